@@ -20,7 +20,8 @@ from tests.pipeline.commands import Answer, Command, Commands
 from tests.pipeline.postgres_books import PostgresBooks
 from tests.pipeline.shop import module_of
 
-SLOTS = 2
+# More than Spark takes for granted before the first executor has joined.
+SLOTS = 3
 
 
 @pytest.fixture(scope="module")

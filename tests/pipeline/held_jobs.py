@@ -26,7 +26,7 @@ from stagepost.pipeline import archived_journal
 from stagepost.pipeline.jobs import archive as archive_job
 from stagepost.pipeline.jobs import audit as audit_job
 from stagepost.pipeline.jobs.reconcile import Service, reconcile
-from stagepost.pipeline.session import spark_session
+from stagepost.pipeline.session import slots, spark_session
 from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.pipeline.stores import read_table
 from stagepost.ports.journal import Position
@@ -134,6 +134,7 @@ def main() -> None:
     with spark_session("held jobs", SparkOptions(master)) as spark:
         jobs = Jobs(spark, Path(folder))
         found = {
+            "slots": slots(spark),
             "audit": jobs.audit(url, until),
             "stream": jobs.stream(url),
             "reconcile": jobs.reconcile(sender, receiver),

@@ -15,7 +15,7 @@ from stagepost.app.app import engine_of
 from stagepost.pipeline.jobs.initiate import CHUNK
 from tests.pipeline.books import orders
 from tests.pipeline.cluster import Cluster
-from tests.pipeline.cluster_site import Site, books, cluster, is_over, site, succeeded
+from tests.pipeline.cluster_site import SLOTS, Site, books, cluster, is_over, site, succeeded
 from tests.pipeline.held_jobs import STEPS
 from tests.pipeline.postgres_books import PostgresBooks
 from tests.pipeline.shop import STAGES
@@ -66,6 +66,7 @@ def test_jobs_that_read_answer_as_they_would_though_all_executors_die_at_each_st
         (tmp_path / f"{step}.open").touch()
     answer = succeeded(driver)
 
+    assert answer.json["slots"] == SLOTS
     audit = answer.json["audit"]
     assert "executor lost, reading the queue and the dead letters again" in answer.err
     assert [row["flow_id"] for row in audit["lost"]] == ["waits1"]
