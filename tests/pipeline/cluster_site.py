@@ -1,4 +1,4 @@
-"""A cluster for all tests of a module, and a user's side of it: the app as users ship it, and secrets kept where they belong.
+"""A cluster for all tests of a module, and a user's side of it.
 
 The executors have another folder than the driver. They find Stagepost and the tests, as installed packages, and not the
 app's module.

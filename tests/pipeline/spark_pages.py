@@ -64,3 +64,9 @@ def answers(ui: str) -> dict[str, Any]:
     (app,) = json.loads(read(f"{ui}/api/v1/applications"))
     found = {name: read(f"{ui}/api/v1/applications/{app['id']}/{name}") for name in ANSWERS}
     return {name: json.loads(text) for name, text in found.items()}
+
+
+def with_loops(ui: str, number: int) -> Any:
+    """Return what the REST interface says once so many claim loops run, and else None."""
+    rest = answers(ui)
+    return rest if sum(job["numTasks"] for job in rest["jobs"] if job["numActiveTasks"]) == number else None

@@ -1,4 +1,4 @@
-"""``stagepost process`` on a real cluster, with the app shipped as users ship it, and a password that is seen nowhere."""
+"""``stagepost process`` on a real cluster: the app is shipped as users ship it, and a password is seen nowhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -18,7 +17,7 @@ from tests.pipeline.cluster import Cluster
 from tests.pipeline.cluster_site import SLOTS, Site, books, cluster, is_over, site, succeeded
 from tests.pipeline.postgres_books import PostgresBooks
 from tests.pipeline.shop import STAGES
-from tests.pipeline.spark_pages import answers, free_port, pages, read
+from tests.pipeline.spark_pages import free_port, pages, read, with_loops
 from tests.waiting import wait_until
 
 __all__ = ["books", "cluster", "site"]
@@ -39,7 +38,7 @@ def test_an_app_in_a_zip_runs_on_executors_and_a_password_is_seen_nowhere(
     assert command.is_running(), command.said
     ui = f"http://127.0.0.1:{port}"
     wait_until(lambda: books.committed() >= 40 * len(STAGES), "all other messages are handled")
-    rest = wait_until(partial(with_all_loops, ui), "each slot has a claim loop")
+    rest = wait_until(partial(with_loops, ui, SLOTS), "each slot has a claim loop")
     running = [job["description"] for job in rest["jobs"] if job["status"] == "RUNNING"]
     assert [each for each in running if not re.fullmatch(r"stagepost process: \d+ claim loops", each)] == []
     assert ["spark.a.b", f"c {known}"] in rest["environment"]["sparkProperties"]
@@ -62,16 +61,6 @@ def test_an_app_in_a_zip_runs_on_executors_and_a_password_is_seen_nowhere(
     assert books.problems(flows) == []
     assert books.proofs_of_life() == []
     assert site.leaks() == []
-
-
-def with_all_loops(ui: str) -> Any:
-    """Return the answers of Spark's REST interface once as many claim loops run as there are slots."""
-    rest = answers(ui)
-    return rest if sum(_loops(rest)) == SLOTS else None
-
-
-def _loops(rest: dict[str, list[dict[str, int]]]) -> list[int]:
-    return [job["numTasks"] for job in rest["jobs"] if job["numTasks"] and job["numActiveTasks"]]
 
 
 def test_an_app_in_an_environment_runs_on_executors(site: Site, books: PostgresBooks) -> None:

@@ -20,6 +20,7 @@ from tests.pipeline.held_jobs import STEPS
 from tests.pipeline.postgres_books import PostgresBooks
 from tests.pipeline.shop import STAGES
 from tests.pipeline.sink_streams import put
+from tests.pipeline.spark_pages import free_port, with_loops
 from tests.pipeline.test_archive_command import grow_old
 from tests.pipeline.test_initiate_deaths import chunks
 from tests.pipeline.test_reconcile_command import Service
@@ -110,14 +111,18 @@ def test_executors_die_and_join_while_messages_run_and_each_effect_happens_once(
     site: Site, books: PostgresBooks, cluster: Cluster, tmp_path: Path
 ) -> None:
     """The driver runs the suspects beside the tasks. The executor that joins gets claim loops of its own."""
+    gate, port = tmp_path / "gate", free_port()
     flows = [*orders(1, f"kill-once={tmp_path}/died", name="dies"), *orders(500)]
+    flows += orders(1, f"gate={gate}", name="gated")
     books.start(flows)
-    command = site.process("--py-files", site.zipped())
+    command = site.process("--py-files", site.zipped(), "--conf", f"spark.ui.port={port}")
     wait_until(partial(is_over, lambda: books.committed() >= 150, command), "it has begun to work")
     assert command.is_running(), command.said
     cluster.lose_executors()
     cluster.join(cores=1)
     try:
+        wait_until(partial(with_loops, f"http://127.0.0.1:{port}", SLOTS + 1), "the new slot has a claim loop too")
+        Path(f"{gate}.open").touch()
         succeeded(command)
     finally:
         cluster.leave()
