@@ -104,6 +104,9 @@ def test_initiate_goes_on_after_its_driver_was_killed_and_no_log_has_a_password(
     assert accepted(books) == (ROWS, {1})
     assert books.waiting() == ROWS
     assert succeeded(site.start("audit")).json["flows"]["flows"] == ROWS
+    said = "".join(cluster.texts().values())
+    for name in ("initiate shop.order: starting flows", "audit: reading the journal"):
+        assert f'"spark.job.description":"stagepost {name}"' in said
     assert site.leaks() == []
 
 
