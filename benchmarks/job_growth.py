@@ -4,9 +4,9 @@
     python -m benchmarks.job_growth process 2000 20000
     python -m benchmarks.job_growth archive 100000 1000000
 
-The input are rows of a CSV file, messages, or lines of the journal. The command runs as a process for each size, as users
-run it. Its time is the one beside a run without input, which is mostly that of Spark's start. See ``peak_memory`` for
-its memory.
+The input is rows of a CSV file, messages, or lines of the journal. The command runs as a process for each size, as
+users run it. Its time is that beside a run without input, which is mostly Spark's start. See ``peak_memory`` for its
+memory.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.clock import SystemClock
-from stagepost.pipeline import archived_journal
 from stagepost.pipeline.jobs import archive as archive_job
 from stagepost.pipeline.jobs import audit as audit_job
 from stagepost.pipeline.jobs.reconcile import Service, reconcile
@@ -34,13 +33,8 @@ from stagepost.runtime.access import Access
 from stagepost.runtime.databases import open_store
 from tests.faults.handler_faults import wait_at
 
-# In their order. A task is held when it has read some lines.
-STEPS = (
-    *("audit-task", "audit-places", "audit-head"),
-    "stream-task",
-    *("reconcile-task", "reconcile-ids"),
-    *("archive-task", "archive-back"),
-)
+# In their order. Tasks are held when they have read some lines, and the other jobs when they hold what they have read.
+STEPS = ("audit-places", "audit-head", "stream-task", "reconcile-ids", "archive-task")
 
 
 def hold(gate: str) -> None:
@@ -60,34 +54,27 @@ def held(frame: DataFrame, gate: str) -> DataFrame:
     return frame.mapInArrow(passing, frame.schema)
 
 
-def hold_at(text: str, gate: str) -> Callable[[str], None]:
-    """Return a function that holds a job which describes a step by this text."""
-    return lambda described: hold(gate) if described == text else None
-
-
 class Jobs:
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
         self._folder = folder
 
     def audit(self, url: str, until: str) -> dict[str, Any]:
-        """Hold it in the tasks that read the journal, and before each later read."""
+        """Hold it before each read but the first one."""
 
         def read(spark: SparkSession, url: str, table: str, *arguments: Any, **options: Any) -> DataFrame:
-            if table == "journal" and "from" not in options:
-                return self._read_held("audit-task")(spark, url, table, *arguments, **options)
             hold(self._gate("audit-head" if "from" in options else f"audit-{table}"))
             return read_table(spark, url, table, *arguments, **options)
 
         end = Position.read(until)
         assert end is not None
-        with patch.object(archived_journal, "read_table", read), patch.object(audit_job, "read_table", read):
+        with patch.object(audit_job, "read_table", read):
             terms = audit_job.AuditTerms()
             return audit_job.audit(self._spark, url, until=end, at=SystemClock().now(), terms=terms).as_dict()
 
     def stream(self, url: str) -> list[int]:
         """Follow the journal into a folder of files, in one batch. Return the ids in the files."""
-        options = {"url": url, "columns": "id", "reader": "copy", "numPartitions": 2}
+        options = {"url": url, "columns": "id", "reader": "copy", "numPartitions": "2"}
         lines = self._spark.readStream.format("stagepost").options(**options).load()
         out = str(self._folder / "copy")
         writer = held(lines, self._gate("stream-task")).writeStream.format("json").option("path", out)
@@ -96,36 +83,31 @@ class Jobs:
         return sorted(row.id for row in self._spark.read.schema("id bigint").json(out).collect())
 
     def reconcile(self, *urls: str) -> dict[str, Any]:
-        """Hold it in the tasks that read the journals, and when it has compared windows."""
+        """Hold it when it has compared windows."""
         services = []
         for url in urls:
             with closing(open_store(url).session()) as session:
                 services.append(Service.read(url, session, SystemClock()))
-        describe = hold_at("comparing ids in windows that differ", self._gate("reconcile-ids"))
-        with patch.object(archived_journal, "read_table", self._read_held("reconcile-task")):
-            return reconcile(self._spark, services, describe=describe).as_dict()
+
+        def describe(text: str) -> None:
+            if text == "comparing ids in windows that differ":
+                hold(self._gate("reconcile-ids"))
+
+        return reconcile(self._spark, services, describe=describe).as_dict()
 
     def archive(self, url: str) -> list[int]:
-        """Hold it in the tasks that write, and before it reads back. Return how many lines each part has."""
+        """Hold it in the tasks that write. Return how many lines each part has."""
+
+        def read(*arguments: Any, **options: Any) -> DataFrame:
+            return held(read_table(*arguments, **{**options, "numPartitions": 2}), self._gate("archive-task"))
+
         store, clock = open_store(url), SystemClock()
-        folder, describe = self._folder / "archive", hold_at("reading it back", self._gate("archive-back"))
-        reading = patch.object(archive_job, "read_table", self._read_held("archive-task"))
-        with reading, closing(Access(store.session(), clock)) as access:
-            return [
-                each.rows
-                for each in archive_job.archive(self._spark, store, access, folder, clock=clock, describe=describe)
-            ]
+        with patch.object(archive_job, "read_table", read), closing(Access(store.session(), clock)) as access:
+            manifests = archive_job.archive(self._spark, store, access, self._folder / "archive", clock=clock)
+            return [each.rows for each in manifests]
 
     def _gate(self, step: str) -> str:
         return str(self._folder / step)
-
-    def _read_held(self, step: str) -> Callable[..., DataFrame]:
-        """Return a function that reads a table in two tasks, which are held."""
-
-        def read(*arguments: Any, **options: Any) -> DataFrame:
-            return held(read_table(*arguments, **{**options, "numPartitions": 2}), self._gate(step))
-
-        return read
 
 
 def main() -> None:

@@ -88,7 +88,7 @@ def test_jobs_that_read_answer_as_they_would_though_all_executors_die_at_each_st
 def test_initiate_goes_on_after_its_driver_was_killed_and_no_log_has_a_password(
     site: Site, books: PostgresBooks, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """The event log holds all texts of Spark's pages, those of the audit too."""
+    """The event log holds all texts of Spark's pages."""
     file = tmp_path / "orders.csv"
     file.write_text("order_id,quantity\n" + "".join(f"{number},1\n" for number in range(ROWS)))
     target = ("--to", "shop.order", "--id", "order_id", "--app", site.app)
@@ -103,10 +103,8 @@ def test_initiate_goes_on_after_its_driver_was_killed_and_no_log_has_a_password(
     assert (found["rows_in"], found["started"] + found["repeated"], found["balanced"]) == (ROWS, ROWS, True)
     assert accepted(books) == (ROWS, {1})
     assert books.waiting() == ROWS
-    assert succeeded(site.start("audit")).json["flows"]["flows"] == ROWS
-    said = "".join(cluster.texts().values())
-    for name in ("initiate shop.order: starting flows", "audit: reading the journal"):
-        assert f'"spark.job.description":"stagepost {name}"' in said
+    described = '"spark.job.description":"stagepost initiate shop.order: starting flows"'
+    assert any(described in text for text in cluster.texts().values())
     assert site.leaks() == []
 
 

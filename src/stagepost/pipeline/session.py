@@ -72,9 +72,7 @@ def is_local(master: str) -> bool:
 
 
 @contextmanager
-def spark_session(
-    name: str, options: SparkOptions | None = None, *, is_divided: bool = True
-) -> Iterator[SparkSession]:
+def spark_session(name: str, options: SparkOptions | None = None, *, is_divided: bool = True) -> Iterator[SparkSession]:
     """Open a session that ends with the block. Raises ``DeclarationError`` if no Java is found, or Spark cannot start.
 
     ``is_divided``  the jobs are divided by the slots, so a session on a cluster first waits for its executors
