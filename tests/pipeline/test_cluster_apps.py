@@ -17,7 +17,7 @@ from tests.pipeline.cluster import Cluster
 from tests.pipeline.cluster_site import SLOTS, Site, books, cluster, is_over, site, succeeded
 from tests.pipeline.postgres_books import PostgresBooks
 from tests.pipeline.shop import STAGES
-from tests.pipeline.spark_pages import free_port, pages, read, with_loops
+from tests.pipeline.spark_pages import free_port, pages, states, with_loops
 from tests.waiting import wait_until
 
 __all__ = ["books", "cluster", "site"]
@@ -45,9 +45,8 @@ def test_an_app_in_a_zip_runs_on_executors_and_a_password_is_seen_nowhere(
     assert rest["environment"]["sparkProperties"].count(["spark.speculation", "false"]) == 1
     seen = {url: text for start in (ui, *cluster.page_urls()) for url, text in pages(start).items()}
     assert len(seen) > 15
-    states = {url: read(url) for start in cluster.page_urls() for url in (f"{start}/json/", f"{start}/metrics/json/")}
-    assert all(json.loads(state) for state in states.values())
-    seen |= states
+    seen |= (figures := {url: text for start in cluster.page_urls() for url, text in states(start).items()})
+    assert len(figures) == 5, "two of the worker, and three of the master"
     assert any("stagepost process: " in text for text in seen.values())
     # The search finds a setting that is no secret.
     places = site.places_of(known)
