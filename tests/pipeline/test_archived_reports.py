@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from stagepost.cli.archives import archives_by_store
 from stagepost.flow.clock import HOUR, SystemClock
+from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline import frames
-from stagepost.pipeline.archive_folder import ArchiveConflict
+from stagepost.pipeline.archive_folder import ArchiveConflict, ArchiveFolder
 from stagepost.pipeline.archived_journal import archived_journal
+from stagepost.ports.archives import Manifest
+from stagepost.ports.journal import Position
 from stagepost.ports.registry import driver_of
 from stagepost.ports.session import Session
 from stagepost.runtime.purge_service import purge_all
@@ -117,6 +121,32 @@ def test_rows_are_reconciled_over_the_archive(cli: Cli, spark: SparkSession, tmp
     assert {name: number for name, number in report.counts.items() if number} == {"ok": 3, "lost": 1}
     without = frames.reconcile(rows, bank.url, "pay", id_columns=["key"])
     assert {name: number for name, number in without.counts.items() if number} == {"ok": 1, "unprovable": 3}
+
+
+@pytest.mark.parametrize(
+    ("end", "purged", "is_covered"),
+    [
+        ("", None, True),
+        ("", Position(1, "e1"), False),
+        ("e1:5", None, True),
+        ("e1:5", Position(5, "e1"), True),
+        ("e1:5", Position(6, "e1"), False),
+        # After a restore the numbers of two epochs cannot be compared.
+        ("e1:5", Position(4, "e2"), False),
+    ],
+)
+def test_a_part_covers_a_purge_mark_of_its_epoch(end: str, purged: Position | None, is_covered: bool) -> None:
+    part = Manifest("archive", "journal", "journal-1", 0, 10, 7, "seal", end, NOW)
+    assert part.covers(purged) == is_covered
+
+
+def test_of_two_archives_of_one_store_none_is_left_out_silently(tmp_path: Path) -> None:
+    first, second, other = (str(tmp_path / name) for name in ("first", "second", "other"))
+    for folder, store in ((first, "shop"), (second, "shop"), (other, "bank")):
+        ArchiveFolder.make(Path(folder), store, lambda: "archive")
+    assert archives_by_store([first, other]) == {"shop": Path(first), "bank": Path(other)}
+    with pytest.raises(DeclarationError, match=f"{first} and {second} are both of the store shop"):
+        archives_by_store([first, other, second])
 
 
 def test_a_gap_in_the_archive_is_told(shelf: Shelf) -> None:

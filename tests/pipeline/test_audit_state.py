@@ -15,8 +15,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stagepost.app.app import engine_of
+from stagepost.cli.audit import AuditCommand
 from stagepost.cli.audit_series import LEFT_BEHIND_SECONDS, AuditConflict, AuditSeries
 from stagepost.flow.clock import SECOND, to_microseconds
+from stagepost.flow.errors import DeclarationError
+from stagepost.pipeline.jobs import audit as audit_job
 from stagepost.pipeline.jobs.audit import AuditTerms, audit
 from stagepost.pipeline.jobs.audit_state import AuditState, AuditStateUnusable, check_written
 from stagepost.pipeline.report.audit_report import AuditReport
@@ -267,6 +270,19 @@ def test_a_state_of_a_journal_that_is_shorter_now_is_refused(tmp_path: Path) -> 
         state.check_end(Position(until, "e"))
     with pytest.raises(AuditStateUnusable, match="ends at e:70, and the journal at e:69: the store was restored"):
         state.check_end(Position(69, "e"))
+
+
+def test_an_audit_that_continues_does_not_look_into_the_archive(
+    tmp_path: Path, session: Session, books: SqliteBooks
+) -> None:
+    gone = str(tmp_path / "gone")
+    command = AuditCommand(audit_job, AuditTerms(), books.url, tmp_path / "states", None, gone, None, None)
+    with pytest.raises(DeclarationError, match="is no archive"):
+        command.begin()
+    first = a_turn(tmp_path / "states", session)
+    (first.folder / "state.json").write_text(f'{{"format":1,"until":"1","window_seconds":60,{REST}')
+    first.end(session, [], Position(1), 1)
+    assert command.begin().archived is None
 
 
 def parts_of_a_state(folder: Path, messages: int) -> Path:

@@ -44,8 +44,20 @@ def archived_journal(folder: Path, session: Session) -> Any:
 
 
 def archives_by_store(folders: Sequence[str]) -> dict[str, Path]:
-    """Return the archives by the uuids of their stores. Raises ``DeclarationError`` for a folder that is none."""
-    return {_load("archive_folder").store_of(Path(each)): Path(each) for each in folders}
+    """Return the archives by the uuids of their stores.
+
+    Raises ``DeclarationError`` for a folder that is none, and for two of one store.
+    """
+    found: dict[str, Path] = {}
+    for each in map(Path, folders):
+        store = _load("archive_folder").store_of(each)
+        if store in found:
+            raise DeclarationError(
+                f"the archives {found[store]} and {each} are both of the store {store}, and a report reads one archive "
+                "of a store. Leave one of them out."
+            )
+        found[store] = each
+    return found
 
 
 def refuse_others(archives: Mapping[str, Path]) -> None:

@@ -188,7 +188,9 @@ class AuditCommand:
             series = None if self.state_folder is None else AuditSeries.begin(self.state_folder, opened, clock)
             # The time is read before the position, so rows written between belong to a window that is not over.
             at = clock.now()
-            archived = None if self.archive is None else archived_journal(Path(self.archive), opened)
+            archived = None
+            if self.archive is not None and (series is None or series.former is None):
+                archived = archived_journal(Path(self.archive), opened)
             until = opened.journal.position()
             unseen = opened.journal.since(until).lines
             held = held_by(access)

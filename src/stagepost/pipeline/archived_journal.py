@@ -17,7 +17,6 @@ from pyspark_stagepost.schemas import JOURNAL
 from stagepost.flow.urls import shown_url
 from stagepost.pipeline.archive_folder import ArchiveConflict, ArchiveFolder
 from stagepost.pipeline.stores import read_table
-from stagepost.ports.archives import Manifest
 from stagepost.ports.journal import Position
 from stagepost.ports.registry import driver_of
 from stagepost.ports.session import Session
@@ -93,15 +92,10 @@ def archived_journal(folder: Path, session: Session) -> ArchivedJournal:
         files += found
         rows += each.rows if each.archive == ours else 0
         next_, has_gap = each.next, False
-    if has_gap or _was_purged_since(manifests, mark):
+    if has_gap or (mark is not None and not (manifests and manifests[-1].covers(mark))):
+        # Lines were purged after the last part was written.
         since_gap = []
     return ArchivedJournal(files, next_, rows, since_gap, mark)
-
-
-def _was_purged_since(manifests: Sequence[Manifest], mark: Position | None) -> bool:
-    """Say whether lines were purged after the last part was written."""
-    end = Position.read(manifests[-1].end) if manifests else None
-    return mark is not None and (end is None or end.epoch != mark.epoch or mark > end)
 
 
 def read_journal(

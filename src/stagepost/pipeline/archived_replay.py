@@ -26,7 +26,6 @@ from stagepost.pipeline.archived_lines import WholeHistory
 from stagepost.ports.archives import Manifest
 from stagepost.ports.dead_letters import DeadLetter, KeptLetter
 from stagepost.ports.effects import LoggedEffect
-from stagepost.ports.journal import Position
 from stagepost.recovery.letter_filter import LetterFilter
 from stagepost.recovery.rate_limiter import RateLimiter
 from stagepost.runtime.access import Access
@@ -70,7 +69,7 @@ class ArchivedReplay:
         """Yield the letters of the archive that the filter takes. Raises ``ArchiveUnusable``."""
         archive = self._folder.identity.archive
         for manifest in self._archives.manifests():
-            if (manifest.kind, manifest.archive, manifest.state) == ("dead_letters", archive, "done"):
+            if (manifest.kind, manifest.archive) == ("dead_letters", archive):
                 struck = set(manifest.struck)
                 for each in letters_of(self._folder.files(manifest, is_thorough=True)):
                     if each.kept.id not in struck and wanted.takes(each.kept.letter, each.types):
@@ -154,8 +153,7 @@ class ArchivedReplay:
         mark = self._session.retention.purged_until()
         for part in parts:
             later = [each for each in manifests if each.id > part.id]
-            ends = [Position.read(part.end), None if last is None else Position.read(last.end)]
-            is_whole = mark is None or any(end is not None and end.epoch == mark.epoch and mark <= end for end in ends)
+            is_whole = part.covers(mark) or (last is not None and last.covers(mark))
             elsewhere = any(each.archive != self._folder.identity.archive for each in later)
             if not is_whole or elsewhere or any(each.has_gap for each in later):
                 raise ReplayRefused(

@@ -39,7 +39,7 @@ PAGE = 500
 class ArchiveStep(StrEnum):
     """The steps of one part: its files are written, verified and sealed. Its manifest is written and committed.
 
-    Then the rows in the store are deleted, and the manifest says so.
+    Then the rows in the store are deleted.
     """
 
     WRITTEN = "written"
@@ -48,7 +48,6 @@ class ArchiveStep(StrEnum):
     TAKING = "taking"
     TAKEN = "taken"
     DELETED = "deleted"
-    DONE = "done"
 
 
 ArchiveListener = Callable[[ArchiveStep], None]
@@ -183,11 +182,6 @@ class Archiver:
         for _ in self._journal.remove(Mark(last.next - 1, end)):
             pass
         self._listener(ArchiveStep.DELETED)
-        # A range that is in use now stays, and the next purge drops it.
-        left = min((each.first for each in self._retention.closed_ranges()), default=last.next)
-        with committing(self._session):
-            self._archives.finish(left)
-        self._listener(ArchiveStep.DONE)
 
     def _archive_letters(self) -> Iterator[Manifest]:
         keep = self._rules.of_kind("dead_letters")
@@ -235,7 +229,7 @@ class Archiver:
             removed = set(self._archives.remove_letters(ids))
             mark = self._retention.purged_until()
             struck = tuple(each for each in ids if each not in removed)
-            taken = manifest._replace(end=str(mark or ""), has_gap=self._has_gap(mark), struck=struck, state="done")
+            taken = manifest._replace(end=str(mark or ""), has_gap=self._has_gap(mark), struck=struck)
             if removed:
                 self._archives.add(taken)
             self._listener(ArchiveStep.TAKING)
@@ -254,8 +248,7 @@ class Archiver:
     def _has_gap(self, mark: Position | None) -> bool:
         """Say whether lines were purged, and not archived, since the last manifest."""
         newest = self._archives.newest()
-        end = None if newest is None else Position.read(newest.end)
-        return mark is not None and (end is None or end.epoch != mark.epoch or mark > end)
+        return mark is not None and (newest is None or not newest.covers(mark))
 
     @contextmanager
     def _new_part(self, kind: ArchiveKind) -> Iterator[Path]:

@@ -10,12 +10,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from stagepost.ports.dead_letters import KeptLetter
-from stagepost.ports.journal import Waypoint
+from stagepost.ports.journal import Position, Waypoint
 
 ArchiveKind = Literal["journal", "dead_letters"]
-# "deleting": the archive has the lines, and the store may have them too. "done": the store has removed them, except for
-# those of open flows.
-ManifestState = Literal["deleting", "done"]
 
 
 class Manifest(NamedTuple):
@@ -41,8 +38,12 @@ class Manifest(NamedTuple):
     written_at: int
     has_gap: bool = False
     struck: tuple[int, ...] = ()
-    state: ManifestState = "deleting"
     id: int = 0
+
+    def covers(self, purged: Position | None) -> bool:
+        """Say whether a purge mark is not beyond that of this manifest, so no line was purged since."""
+        end = Position.read(self.end)
+        return purged is None or (end is not None and end.epoch == purged.epoch and purged <= end)
 
 
 class NumberedLine(NamedTuple):
@@ -72,9 +73,6 @@ class Archives(Protocol):
 
     def manifests(self) -> list[Manifest]:
         """Return all manifests, in the order in which they were written."""
-
-    def finish(self, until: int) -> None:
-        """Mark the journal's manifests that end at the id ``until`` or before as done."""
 
     def history(self, flow_or_message_id: str) -> list[NumberedLine]:
         """Return the lines of ``Journal.history``, each with its id."""

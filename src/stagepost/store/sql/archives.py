@@ -41,9 +41,6 @@ class SqlArchives(SqlPart):
     def manifests(self) -> list[Manifest]:
         return [_manifest(*row) for row in self._run("list_manifests").fetchall()]
 
-    def finish(self, until: int) -> None:
-        self._database.later("finish_manifests", (until,))
-
     def history(self, flow_or_message_id: str) -> list[NumberedLine]:
         rows = self._run("list_numbered_history", (flow_or_message_id,)).fetchall()
         if not rows:

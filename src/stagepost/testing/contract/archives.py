@@ -23,7 +23,7 @@ from stagepost.testing.contract.givens import (
 )
 
 LINES = Manifest("archive", "journal", "journal-1", 0, 10, 7, "seal", "epoch:9", NOW)
-LETTERS = Manifest("archive", "dead_letters", "dead_letters-1", 3, 8, 2, "seal", "", NOW + 1, True, (4, 7), "done")
+LETTERS = Manifest("archive", "dead_letters", "dead_letters-1", 3, 8, 2, "seal", "", NOW + 1, True, (4, 7))
 
 
 def added(session: Session, manifest: Manifest) -> bool:
@@ -66,14 +66,6 @@ class ArchivesContract(Given):
         # Letters are no range.
         assert added(session, LETTERS)
         assert added(other, LETTERS._replace(folder="dead_letters-2"))
-
-    def test_the_manifests_up_to_an_id_are_done(self, session: Session) -> None:
-        for each in (LINES, LINES._replace(folder="journal-2", first=10, next=12)):
-            added(session, each)
-        for until, states in ((9, ["deleting", "deleting"]), (10, ["done", "deleting"]), (99, ["done", "done"])):
-            with committed(session):
-                session.archives.finish(until)
-            assert [each.state for each in session.archives.manifests()] == states
 
     @pytest.mark.parametrize("asked", ["flow", "by message"])
     def test_the_history_of_a_flow_has_the_ids_of_its_lines(self, session: Session, asked: str) -> None:

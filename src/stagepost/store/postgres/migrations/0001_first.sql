@@ -609,13 +609,11 @@ CREATE TABLE stagepost_manifest (
     written_at bigint  NOT NULL,
     has_gap    boolean NOT NULL,
     -- JSON: the ids of letters that do not count
-    struck     text    NOT NULL,
-    state      text COLLATE "C" NOT NULL
+    struck     text    NOT NULL
 );
 
 -- Of two archivers of one range one adds its manifest.
 CREATE UNIQUE INDEX stagepost_manifest_first ON stagepost_manifest (first) WHERE kind = 'journal';
-CREATE INDEX stagepost_manifest_deleting ON stagepost_manifest (next) WHERE state = 'deleting';
 
 -- The calls to the outside that cannot join a stage's transaction. Each statement on these tables is in a transaction of
 -- its own, on a connection that no stage uses. token is the highest that may call for a message.

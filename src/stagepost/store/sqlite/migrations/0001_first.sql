@@ -471,10 +471,8 @@ CREATE TABLE stagepost_manifest (
     written_at INTEGER NOT NULL,
     has_gap    INTEGER NOT NULL,
     -- JSON: the ids of letters that do not count
-    struck     TEXT    NOT NULL,
-    state      TEXT    NOT NULL
+    struck     TEXT    NOT NULL
 ) STRICT;
 
 -- Of two archivers of one range one adds its manifest.
 CREATE UNIQUE INDEX stagepost_manifest_first ON stagepost_manifest (first) WHERE kind = 'journal';
-CREATE INDEX stagepost_manifest_deleting ON stagepost_manifest (next) WHERE state = 'deleting';
