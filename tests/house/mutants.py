@@ -219,8 +219,15 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a purge keeps all lines of a flow that is open",
         file="stagepost/store/postgres/retention.py",
-        find="return recent | self",
+        find='return self._set("list_recent_flows_of_range", wanted) | self',
         replace="return self",
+        tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
+    ),
+    Mutant(
+        promise="a purge keeps all lines of a flow that is open",
+        file="stagepost/store/postgres/statements/list_open_flows_of_range.sql",
+        find="    UNION SELECT flow_id FROM stagepost_ready\n",
+        replace="",
         tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
     ),
     Mutant(
