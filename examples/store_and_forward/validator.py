@@ -1,6 +1,6 @@
 """The end of the chain: a consumer that logs each message it takes, and that is as unreliable as consumers are.
 
-It takes each message id once, in its own transaction: ``stagepost.gateway.receiver``. So a message is doubled only if
+It starts when half of the orders are sent. It takes each message id once, in its own transaction: ``stagepost.gateway.receiver``. So a message is doubled only if
 it comes under two ids.
 """
 
