@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.store_and_forward.__main__ import main
+from examples.store_and_forward.__main__ import cells, line, main
 from examples.store_and_forward.chain import MISTAKES, ORDERS, Outcome, run
 from tests.places import bare_environment
 
@@ -43,6 +43,11 @@ def test_the_gateway_loses_and_doubles_nothing_and_each_mistake_does(tmp_path: P
     # Orders that are inserted again are behind all others, and each retry in the client holds a thread.
     assert found["re-insert-in-code"].displaced > 0
     assert found["client-retries"].held > 1
+
+
+def test_a_line_of_the_command_has_each_count() -> None:
+    shown = line(cells("late", Outcome(sent=1, read=2, reached=3, doubled=4, held=5, displaced=6)))
+    assert shown.split() == ["late", "1", "2", "3", str(ORDERS - 3), "4", "5", "6"]
 
 
 def test_an_unknown_mistake_is_named(capsys: pytest.CaptureFixture[str]) -> None:
