@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,8 +37,10 @@ REST_SECONDS = 1.5
 # For a whole run on a busy machine.
 DEADLINE_SECONDS = 240.0
 LOOK_SECONDS = 0.05
-# The service is killed when half of the orders are sent, and each time after so many further reads.
+# The service is killed when half of the orders are sent, and each time after so many further reads. The validator is
+# away until so many kills.
 KILLED_AFTER_READS = (15, 15)
+KILLS_WITHOUT_VALIDATOR = 2
 
 # Runs a process while the block lasts.
 Run = Callable[[], AbstractContextManager[None]]
@@ -116,18 +118,17 @@ def run(mistake: str | None, folder: Path, environment: Mapping[str, str]) -> Ou
 def send_through(
     service: Run, validator: Run, producer: Producer, deadline: float, folder: Path, *, is_naive: bool
 ) -> int:
-    """Let the producer send. Kill the service with SIGKILL, in the middle of the orders and of its reads, and go on.
-
-    The validator is away until the first kill.
-    """
+    """Let the producer send. Kill the service with SIGKILL, in the middle of the orders and of its reads, and go on."""
     halves = Event()
     sent: list[int] = []
     thread = Thread(target=lambda: sent.append(producer.send(ORDERS, halves, deadline)))
-    with service():
-        thread.start()
-        halves.wait(DEADLINE_SECONDS)
-    with validator():
-        for count in KILLED_AFTER_READS:
+    with ExitStack() as rest:
+        with service():
+            thread.start()
+            halves.wait(DEADLINE_SECONDS)
+        for kills, count in enumerate(KILLED_AFTER_READS, start=1):
+            if kills == KILLS_WITHOUT_VALIDATOR:
+                rest.enter_context(validator())
             wanted = reads(folder, is_naive=is_naive) + count
             with service():
                 # A lost message is never read.
