@@ -1573,7 +1573,9 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/gateway/http1.py",
         find="            return h11.NEED_DATA\n",
         replace="            pass\n",
-        tests=[f"{RAW_BYTES}::test_bytes_behind_the_last_request_of_a_connection_do_not_change_its_answer[1.1-request]"],
+        tests=[
+            f"{RAW_BYTES}::test_bytes_behind_the_last_request_of_a_connection_do_not_change_its_answer[1.1-request]"
+        ],
     ),
     # The connection to RabbitMQ
     Mutant(
