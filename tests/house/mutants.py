@@ -701,6 +701,20 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{OVER_STOMP}::test_a_delivery_that_went_elsewhere_is_in_no_transaction"],
     ),
     Mutant(
+        promise="an acknowledgement that ActiveMQ refuses loses the connection",
+        file="stagepost/broker/activemq/subscriptions.py",
+        find="            if error is not None:\n                # The broker counts",
+        replace="            if False:\n                # The broker counts",
+        tests=[f"{OVER_STOMP}::test_an_acknowledgement_that_is_refused_loses_the_connection[last]"],
+    ),
+    Mutant(
+        promise="a process notes how it sees its broker when that changes",
+        file="stagepost/runtime/edge_notes.py",
+        find="        if state != self._state:\n",
+        replace="        if self._state is None:\n",
+        tests=["tests/edges/test_edge_notes.py::test_a_change_is_noted_at_once_and_counts_once_in_a_while"],
+    ),
+    Mutant(
         promise="the mark at the head names the store of an address",
         file="stagepost/broker/activemq/ownership.py",
         find="            head = self._head(address)\n            if head is None:\n                raise",
