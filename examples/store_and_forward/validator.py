@@ -1,7 +1,7 @@
 """The end of the chain: a consumer that logs each message it takes, and that is as unreliable as consumers are.
 
-It starts when the service was killed twice. It takes each message id once, in its own transaction: ``stagepost.gateway.receiver``. So a message is doubled only if
-it comes under two ids.
+It starts when the service was killed twice. It takes each message id once, in its own transaction:
+``stagepost.gateway.receiver``. So a message is doubled only if it comes under two ids.
 """
 
 from __future__ import annotations
