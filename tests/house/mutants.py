@@ -56,6 +56,8 @@ DELIVERIES = "tests/deliveries"
 WORKERS = f"{DELIVERIES}/test_worker_processes.py"
 PURGING = "tests/transaction/test_purging.py"
 PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
+ARCHIVED_REPLAY = "tests/pipeline/test_archived_replay.py"
+STATE = "tests/pipeline/test_audit_state.py"
 ARCHIVER = "tests/pipeline/test_archiver.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
@@ -300,16 +302,28 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/pipeline/archived_replay.py",
         find='        if verdict.outcome != "started":',
         replace="        if False:",
-        tests=[
-            "tests/pipeline/test_archived_replay.py::test_a_letter_comes_back_once_with_its_id_and_its_bytes[sqlite]"
-        ],
+        tests=[f"{ARCHIVED_REPLAY}::test_a_letter_comes_back_once_with_its_id_and_its_bytes[sqlite]"],
     ),
     Mutant(
         promise="a letter stays in the archive while an outbox has its message",
         file="stagepost/pipeline/archived_replay.py",
         find="self._access.is_held(letter.stage, letter.message_id) or ",
         replace="",
-        tests=["tests/pipeline/test_archived_replay.py::test_a_message_that_waits_only_in_the_second_file_lives"],
+        tests=[f"{ARCHIVED_REPLAY}::test_a_message_that_waits_only_in_the_second_file_lives"],
+    ),
+    Mutant(
+        promise="a replay from the archive sees a commit whose line leaves the store meanwhile",
+        file="stagepost/pipeline/archived_replay.py",
+        find="            archived = commits.look()\n",
+        replace="            archived = commits._found\n",
+        tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[archived-sqlite]"],
+    ),
+    Mutant(
+        promise="a replay from the archive sees a commit whose line leaves the store meanwhile",
+        file="stagepost/pipeline/archived_replay.py",
+        find="            archived = commits.look()\n            self._check_provable(parts)\n",
+        replace="            archived = commits.look()\n",
+        tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[purged-sqlite]"],
     ),
     Mutant(
         promise="a report reads each line once, from the archive or from the store",
@@ -1166,6 +1180,20 @@ MUTANTS: Sequence[Mutant] = (
         tests=(f"{ON_SQLITE}::test_a_state_that_begins_elsewhere_than_the_named_one_ended_is_not_named",),
     ),
     Mutant(
+        promise="an audit forgets a dead message when its letter has left the store, and not before",
+        file="stagepost/pipeline/transforms/losses.py",
+        find='    return F.col("place").isNull() & is_old\n',
+        replace="    return is_old\n",
+        tests=[f"{STATE}::test_a_dead_flow_is_forgotten_when_its_letter_has_left_the_store"],
+    ),
+    Mutant(
+        promise="an audit forgets a dead message when its letter has left the store, and not before",
+        file="stagepost/pipeline/jobs/audit_search.py",
+        find="lost(whereabouts.where(has_left), _head(scope))",
+        replace="whereabouts.where(has_left)",
+        tests=[f"{STATE}::test_a_dead_flow_is_forgotten_when_its_letter_has_left_the_store"],
+    ),
+    Mutant(
         promise="growth is measured, or taken from a whole journal, or unknown",
         file="stagepost/pipeline/report/growth.py",
         find="elif store is not None and not store.is_purged and",
@@ -1178,7 +1206,7 @@ MUTANTS: Sequence[Mutant] = (
         find='if None in rows.values() or rows["messages"] != messages:',
         replace="if None in rows.values():",
         tests=(
-            "tests/pipeline/test_audit_state.py::test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused",
+            f"{STATE}::test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused",
         ),
     ),
     Mutant(
