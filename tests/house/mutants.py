@@ -270,6 +270,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
     ),
     Mutant(
+        promise="a purge passes no reader of the journal",
+        file="stagepost/store/sql/statements/list_held.sql",
+        find="FROM stagepost_audit_state WHERE",
+        replace="FROM stagepost_audit_state WHERE false AND",
+        tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite-audit]"],
+    ),
+    Mutant(
         promise="the archive is what manifests name, and one archiver adds that of a range",
         file="stagepost/pipeline/archiver.py",
         find="            if (0 if last is None else last.next) != manifest.first or not self._archives.add(taken):\n",
