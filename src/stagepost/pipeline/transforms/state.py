@@ -1,8 +1,8 @@
 """The part of an audit's rows that the next audit still needs, and the part that is settled.
 
-A flow is settled when all its messages ended well, or are dead and their letters have left the store for their age, and
-its last line is older than the retention of ids. Its figures are kept as sums, and its rows are forgotten. So a double
-that comes later is found by a full audit only.
+A flow is settled when all its messages have ended, and its last line is older than the retention of ids. A dead message
+has ended when its letter has left the store because of its age. The figures of a settled flow are kept as sums, and its
+rows are forgotten. So a double that comes later is found by a full audit only.
 """
 
 from __future__ import annotations
