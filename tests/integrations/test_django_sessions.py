@@ -100,9 +100,24 @@ def test_an_atomic_block_is_a_savepoint(app: App, run: Run) -> None:
             Line.objects.create(sale=sale, item="same")
         with transaction.atomic(), transaction.atomic():
             Sale.objects.create(order_id="kept too")
+        savepoint = transaction.savepoint()
+        Sale.objects.create(order_id="undone by hand")
+        transaction.savepoint_rollback(savepoint)
 
     assert isinstance(run(handle), Completed)
     assert sales(app) == ["kept", "kept too"]
+
+
+def test_an_inner_block_without_a_savepoint_takes_the_attempt_with_it(app: App, run: Run) -> None:
+    def handle(ctx: Context) -> None:
+        Sale.objects.create(order_id="o1")
+        with suppress(ValueError), transaction.atomic(savepoint=False):
+            raise ValueError
+
+    outcome = run(handle)
+    assert isinstance(outcome, Redelivered)
+    assert isinstance(outcome.error, TransactionManagementError)
+    assert sales(app) == []
 
 
 def test_a_caught_error_that_no_savepoint_undid_fails_the_attempt(app: App, run: Run) -> None:
