@@ -36,7 +36,8 @@ def test_workers_killed_at_each_step_one_after_the_other_leave_every_effect_exac
 
 
 @pytest.mark.parametrize(
-    "store", [pytest.param("sqlite-outbox", marks=pytest.mark.more), pytest.param("postgres-outbox", marks=pytest.mark.soak)]
+    "store",
+    [pytest.param("sqlite-outbox", marks=pytest.mark.more), pytest.param("postgres-outbox", marks=pytest.mark.soak)],
 )
 @pytest.mark.parametrize("clearing", ["message", "sweep"])
 def test_workers_killed_around_their_sends_leave_no_stored_bytes(

@@ -1212,9 +1212,7 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/pipeline/jobs/audit_state.py",
         find='if None in rows.values() or rows["messages"] != messages:',
         replace="if None in rows.values():",
-        tests=(
-            f"{STATE}::test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused",
-        ),
+        tests=(f"{STATE}::test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused",),
     ),
     Mutant(
         promise="a stage belongs to one app, even if two start at once",

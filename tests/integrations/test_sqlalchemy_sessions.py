@@ -377,10 +377,10 @@ def test_ctx_session_in_mode_transport_is_refused_when_it_is_declared(app: App) 
 
     def captured(ctx: Context, order: Order) -> None:
         ctx.session.add(Sale(order_id=order.id))
-        ctx.after_commit(lambda: print(ctx.flow_id))
+        ctx.after_commit(lambda: str(ctx.flow_id))
 
     def within(ctx: Context, order: Order) -> None:
-        ctx.after_commit(print, [ctx.session for _ in range(2)])
+        ctx.after_commit(str, [ctx.session for _ in range(2)])
 
     @functools.wraps(session)
     def wrapped(*arguments: Any) -> None:

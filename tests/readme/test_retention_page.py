@@ -33,9 +33,7 @@ def test_the_snippet_declares_retentions_and_the_commands_purge(tmp_path: Path) 
     # Annotations are read where they are declared, so the snippet is a module.
     (tmp_path / "page.py").write_text(snippet + PROOF)
     words = [sys.executable, "page.py"]
-    ended = subprocess.run(
-        words, cwd=tmp_path, env=bare_environment(), capture_output=True, text=True, check=False
-    )
+    ended = subprocess.run(words, cwd=tmp_path, env=bare_environment(), capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "Completed\n"), ended.stderr
     path = tmp_path / "stagepost.db"
     with closing(SqliteStore(path).session()) as session:
