@@ -323,14 +323,14 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/pipeline/archived_replay.py",
         find="            archived = commits.look()\n",
         replace="            archived = commits._found\n",
-        tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[archived-sqlite]"],
+        tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[sqlite-archived]"],
     ),
     Mutant(
         promise="a replay from the archive sees a commit whose line leaves the store meanwhile",
         file="stagepost/pipeline/archived_replay.py",
         find="            archived = commits.look()\n            self._check_provable(parts)\n",
         replace="            archived = commits.look()\n",
-        tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[purged-sqlite]"],
+        tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[sqlite-purged]"],
     ),
     Mutant(
         promise="a report reads each line once, from the archive or from the store",
