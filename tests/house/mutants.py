@@ -62,6 +62,7 @@ ARCHIVER = "tests/pipeline/test_archiver.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
 RAW_BYTES = "tests/gateway/test_raw_bytes.py"
+OPEN_CONNECTIONS = "tests/gateway/test_open_connections.py"
 BROKER_DOCTOR = "tests/edges/test_doctor_of_brokers.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
 AMOUNTS = "tests/transaction/test_recorded_amounts.py"
@@ -221,8 +222,15 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a purge keeps all lines of a flow that is open",
         file="stagepost/store/postgres/retention.py",
-        find="return recent | self",
+        find='return self._set("list_recent_flows_of_range", wanted) | self',
         replace="return self",
+        tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
+    ),
+    Mutant(
+        promise="a purge keeps all lines of a flow that is open",
+        file="stagepost/store/postgres/statements/list_open_flows_of_range.sql",
+        find="    UNION SELECT flow_id FROM stagepost_ready\n",
+        replace="",
         tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
     ),
     Mutant(
@@ -719,6 +727,20 @@ MUTANTS: Sequence[Mutant] = (
         find="            return all(each.ack is not None for each in tokens)\n",
         replace="            return True\n",
         tests=[f"{OVER_STOMP}::test_a_delivery_that_went_elsewhere_is_in_no_transaction"],
+    ),
+    Mutant(
+        promise="an acknowledgement that ActiveMQ refuses loses the connection",
+        file="stagepost/broker/activemq/subscriptions.py",
+        find="            if error is not None:\n                # The broker counts",
+        replace="            if False:\n                # The broker counts",
+        tests=[f"{OVER_STOMP}::test_an_acknowledgement_that_is_refused_loses_the_connection[last]"],
+    ),
+    Mutant(
+        promise="a process notes how it sees its broker when that changes",
+        file="stagepost/runtime/edge_notes.py",
+        find="        if state != self._state:\n",
+        replace="        if self._state is None:\n",
+        tests=["tests/edges/test_edge_notes.py::test_a_change_is_noted_at_once_and_counts_once_in_a_while"],
     ),
     Mutant(
         promise="the mark at the head names the store of an address",
@@ -1574,9 +1596,39 @@ MUTANTS: Sequence[Mutant] = (
         replace="        return None\n",
         tests=[
             (
-                "tests/gateway/test_open_connections.py::"
+                f"{OPEN_CONNECTIONS}::"
                 "test_a_connection_beyond_the_limit_takes_the_place_of_the_one_that_waits_longest_for_a_request"
             )
+        ],
+    ),
+    Mutant(
+        promise="a client that leaves gives its place back",
+        file="stagepost/gateway/connections.py",
+        find="                await self.idle_task.stop()\n",
+        replace="",
+        tests=[f"{OPEN_CONNECTIONS}::test_a_client_that_leaves_gives_its_place_back_at_once[between requests]"],
+    ),
+    Mutant(
+        promise="a client that leaves gives its place back",
+        file="stagepost/gateway/connections.py",
+        find="                self._is_read = True\n",
+        replace="",
+        tests=[f"{OPEN_CONNECTIONS}::test_a_client_that_leaves_gives_its_place_back_at_once[during its request]"],
+    ),
+    Mutant(
+        promise="an answer before the end of a body ends its connection",
+        file="stagepost/gateway/http1.py",
+        find="                queue.get_nowait()\n",
+        replace="                break\n",
+        tests=[f"{OPEN_CONNECTIONS}::test_an_answer_before_the_end_of_a_body_ends_its_connection"],
+    ),
+    Mutant(
+        promise="bytes behind the last request of a connection change no answer",
+        file="stagepost/gateway/http1.py",
+        find="            return h11.NEED_DATA\n",
+        replace="            pass\n",
+        tests=[
+            f"{RAW_BYTES}::test_bytes_behind_the_last_request_of_a_connection_do_not_change_its_answer[1.1-request]"
         ],
     ),
     # The connection to RabbitMQ

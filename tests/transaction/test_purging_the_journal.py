@@ -91,14 +91,19 @@ def test_lines_of_an_ended_flow_go_after_their_retention_and_not_before(place: P
 
 
 def test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended(place: Place) -> None:
-    for flow in ("waits", "died", "goes-on", "ended"):
+    for flow in ("ready", "waits", "died", "goes-on", "ended"):
         place.end(flow)
-    enqueued(place.session, a_row("waits-m", flow_id="waits", due_at=NOW + 99 * HOUR))
+    enqueued(
+        place.session,
+        a_row("ready-m", flow_id="ready"),
+        a_row("waits-m", flow_id="waits", due_at=NOW + 99 * HOUR),
+    )
     buried(place.session, a_letter("died-m", flow_id="died"))
     place.keep_house(KEEP - 10, purges=True)
     place.write(a_waypoint("later", "goes-on"))
     place.keep_house(DAY + 20, purges=True)
-    assert {flow: place.lines(flow) for flow in ("waits", "died", "goes-on", "ended")} == {
+    assert {flow: place.lines(flow) for flow in ("ready", "waits", "died", "goes-on", "ended")} == {
+        "ready": 3,
         "waits": 3,
         "died": 3,
         "goes-on": 4,
@@ -110,7 +115,7 @@ def test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended(place: Place
     place.keep_house(2, purges=True)
     assert (place.lines("waits"), place.lines("died")) == (3, 0)
     place.keep_house(KEEP, purges=True)
-    assert (place.lines("waits"), place.lines("goes-on")) == (3, 0)
+    assert (place.lines("ready"), place.lines("waits"), place.lines("goes-on")) == (3, 3, 0)
 
 
 def test_lines_that_stay_keep_their_order_and_new_ones_follow(place: Place) -> None:
