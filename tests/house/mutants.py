@@ -56,6 +56,8 @@ DELIVERIES = "tests/deliveries"
 WORKERS = f"{DELIVERIES}/test_worker_processes.py"
 PURGING = "tests/transaction/test_purging.py"
 PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
+ARCHIVED_REPLAY = "tests/pipeline/test_archived_replay.py"
+STATE = "tests/pipeline/test_audit_state.py"
 ARCHIVER = "tests/pipeline/test_archiver.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
@@ -276,6 +278,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
     ),
     Mutant(
+        promise="a purge passes no reader of the journal",
+        file="stagepost/store/sql/statements/list_held.sql",
+        find="FROM stagepost_audit_state WHERE",
+        replace="FROM stagepost_audit_state WHERE false AND",
+        tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite-audit]"],
+    ),
+    Mutant(
         promise="the archive is what manifests name, and one archiver adds that of a range",
         file="stagepost/pipeline/archiver.py",
         find="            if (0 if last is None else last.next) != manifest.first or not self._archives.add(taken):\n",
@@ -308,16 +317,28 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/pipeline/archived_replay.py",
         find='        if verdict.outcome != "started":',
         replace="        if False:",
-        tests=[
-            "tests/pipeline/test_archived_replay.py::test_a_letter_comes_back_once_with_its_id_and_its_bytes[sqlite]"
-        ],
+        tests=[f"{ARCHIVED_REPLAY}::test_a_letter_comes_back_once_with_its_id_and_its_bytes[sqlite]"],
     ),
     Mutant(
         promise="a letter stays in the archive while an outbox has its message",
         file="stagepost/pipeline/archived_replay.py",
         find="self._access.is_held(letter.stage, letter.message_id) or ",
         replace="",
-        tests=["tests/pipeline/test_archived_replay.py::test_a_message_that_waits_only_in_the_second_file_lives"],
+        tests=[f"{ARCHIVED_REPLAY}::test_a_message_that_waits_only_in_the_second_file_lives"],
+    ),
+    Mutant(
+        promise="a replay from the archive sees a commit whose line leaves the store meanwhile",
+        file="stagepost/pipeline/archived_replay.py",
+        find="            archived = commits.look()\n",
+        replace="            archived = commits._found\n",
+        tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[sqlite-archived]"],
+    ),
+    Mutant(
+        promise="a replay from the archive sees a commit whose line leaves the store meanwhile",
+        file="stagepost/pipeline/archived_replay.py",
+        find="            archived = commits.look()\n            self._check_provable(parts)\n",
+        replace="            archived = commits.look()\n",
+        tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[sqlite-purged]"],
     ),
     Mutant(
         promise="a report reads each line once, from the archive or from the store",
@@ -1188,6 +1209,20 @@ MUTANTS: Sequence[Mutant] = (
         tests=(f"{ON_SQLITE}::test_a_state_that_begins_elsewhere_than_the_named_one_ended_is_not_named",),
     ),
     Mutant(
+        promise="an audit forgets a dead message when its letter has left the store, and not before",
+        file="stagepost/pipeline/transforms/losses.py",
+        find='    return F.col("place").isNull() & is_old\n',
+        replace="    return is_old\n",
+        tests=[f"{STATE}::test_a_dead_flow_is_forgotten_when_its_letter_has_left_the_store"],
+    ),
+    Mutant(
+        promise="an audit forgets a dead message when its letter has left the store, and not before",
+        file="stagepost/pipeline/jobs/audit_search.py",
+        find="lost(whereabouts.where(has_left), _head(scope))",
+        replace="whereabouts.where(has_left)",
+        tests=[f"{STATE}::test_a_dead_flow_is_forgotten_when_its_letter_has_left_the_store"],
+    ),
+    Mutant(
         promise="growth is measured, or taken from a whole journal, or unknown",
         file="stagepost/pipeline/report/growth.py",
         find="elif store is not None and not store.is_purged and",
@@ -1199,9 +1234,7 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/pipeline/jobs/audit_state.py",
         find='if None in rows.values() or rows["messages"] != messages:',
         replace="if None in rows.values():",
-        tests=(
-            "tests/pipeline/test_audit_state.py::test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused",
-        ),
+        tests=(f"{STATE}::test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused",),
     ),
     Mutant(
         promise="a stage belongs to one app, even if two start at once",

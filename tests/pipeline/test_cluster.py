@@ -105,7 +105,7 @@ from pathlib import Path
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.journal import Position
 from stagepost.pipeline import archived_journal
-from stagepost.pipeline.jobs import audit as job
+from stagepost.pipeline.jobs import audit as job, audit_search
 from stagepost.pipeline.session import spark_session
 from stagepost.pipeline.spark_options import SparkOptions
 url, until, master, folder = sys.argv[1:]
@@ -121,7 +121,7 @@ def stopping(function, name_of):
     return call
 def read(spark, url, table, *_, **options):
     return "head" if "from" in options else table
-job.read_table = archived_journal.read_table = stopping(job.read_table, read)
+audit_search.read_table = archived_journal.read_table = stopping(audit_search.read_table, read)
 job.flow_facts = stopping(job.flow_facts, lambda *_, **options: "flows")
 with spark_session("test", SparkOptions(master)) as spark:
     found = job.audit(spark, url, until=Position.read(until), at=SystemClock().now(), terms=job.AuditTerms())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.flow.clock import HOUR
+from stagepost.ports.audits import NamedState
 from stagepost.ports.inbox import InboxRow
 from stagepost.ports.journal import Position, Waypoint
 from stagepost.ports.outbox import NO_BACKLOG
@@ -127,21 +128,36 @@ def test_lines_that_stay_keep_their_order_and_new_ones_follow(place: Place) -> N
     assert place.lines("d") == 3
 
 
-def test_no_line_goes_that_a_reader_has_not_read(place: Place) -> None:
+def stream_read(session: Session, position: Position, now: int) -> None:
+    session.cursors.add("warehouse", position, now)
+    session.cursors.advance("warehouse", position, now)
+    session.cursors.use("warehouse", now)
+
+
+def audit_read(session: Session, position: Position, now: int) -> None:
+    state = NamedState("/states/1", str(position))
+    assert session.audits.name_state("nightly", session.audits.state("nightly"), state, now)
+
+
+@pytest.mark.parametrize(
+    ("place", "read"),
+    [("sqlite", stream_read), ("sqlite", audit_read), ("postgres", stream_read)],
+    indirect=["place"],
+    ids=["sqlite", "sqlite-audit", "postgres"],
+)
+def test_no_line_goes_that_a_reader_has_not_read(place: Place, read: Callable[[Session, Position, int], None]) -> None:
     place.end("read")
     position = place.session.journal.position()
-    with committed(place.session):
-        place.session.cursors.add("warehouse", position, NOW)
     place.end("unread")
     for _ in range(KEEP + 2 * DAY):
-        place.keep_house(1, purges=True)
         with committed(place.session):
-            place.session.cursors.use("warehouse", place.clock.now())
+            read(place.session, position, place.clock.now())
+        place.keep_house(1, purges=True)
     assert place.lines("unread") == 3
     mark = place.session.retention.purged_until()
     assert mark is None or mark <= position
     with committed(place.session):
-        place.session.cursors.advance("warehouse", place.session.journal.position(), place.clock.now())
+        read(place.session, place.session.journal.position(), place.clock.now())
     place.keep_house(DAY + 2, purges=True)
     assert place.lines("unread") == 0
 
