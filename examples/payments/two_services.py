@@ -57,7 +57,8 @@ def play(broker: str, store: str, orders: Path, folder: Path) -> bool:
             server = stack.enter_context(running_rabbitmq(place.absolute() / broker))
         else:
             server = stack.enter_context(running_activemq(place.absolute() / broker))
-        return TwoServices(broker, server, orders, databases, place / "workers.log").run()
+        where = f"{place}/*.db" if store == "sqlite" else "run .venv/bin/python -m examples.payments.server"
+        return TwoServices(broker, server, orders, databases, place / "workers.log", where).run()
 
 
 @contextmanager
@@ -73,13 +74,14 @@ def _databases(store: str, folder: Path, place: Path) -> Iterator[Mapping[str, D
 
 @dataclass(frozen=True, slots=True)
 class TwoServices:
-    """One run. ``log`` is the file of the workers' output."""
+    """One run. ``log`` is the file of the workers' output. ``where`` says where the databases are afterwards."""
 
     broker: str
     server: RabbitServer | ActiveMQServer
     orders: Path
     databases: Mapping[str, Database]
     log: Path
+    where: str = ""
 
     def run(self) -> bool:
         begin = time.monotonic()
@@ -107,6 +109,7 @@ class TwoServices:
         work = [row for each in audits.values() for row in each["work"]]
         is_right = show(out, [*self.claims(outcome, audits)], work, killed)
         out.print(f"\ntook {time.monotonic() - begin:.0f} s. The output of the workers: {self.log}", soft_wrap=True)
+        out.print(f"The databases, for stagepost trace, dead list and audit: {self.where}", soft_wrap=True)
         return is_right
 
     def initiation(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 import struct
@@ -11,6 +12,7 @@ from contextlib import suppress
 from random import Random
 
 import pytest
+from amqp.method_framing import Buffer
 
 from stagepost.broker.rabbitmq.broker import features_of, rabbit_broker
 from stagepost.broker.rabbitmq.driver import parsed
@@ -68,6 +70,25 @@ def test_bytes_that_are_not_amqp_are_an_error_that_names_the_host(answering: Ans
     broker = rabbit_broker(parsed(url), SystemClock(), Random(0), sleep=lambda seconds: None)
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1"):
         broker.connect(0.5)
+
+
+def test_a_connection_that_failed_keeps_no_buffer_until_the_next_garbage_collection(answering: Answering) -> None:
+    """A broker that restarts costs many of them, and a full collection may be hours away."""
+    broker = rabbit_broker(parsed(answering(b"")), SystemClock(), Random(0), sleep=lambda seconds: None)
+
+    def buffers() -> int:
+        return sum(isinstance(each, Buffer) for each in gc.get_objects())
+
+    gc.collect()
+    before = buffers()
+    gc.disable()
+    try:
+        for _ in range(3):
+            with pytest.raises(BrokerUnavailable):
+                broker.connect(0.5)
+        assert buffers() == before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("version", ["3.10.8", "4.1", "4.2.0-rc.1", "main", ""])

@@ -216,13 +216,18 @@ def test_answers_are_matched_by_their_receipts_in_any_order(scripted: Scripted, 
     assert connection.publish(window, PATIENCE_SECONDS) == ["confirmed", "confirmed", "refused"]
 
 
-def test_the_first_publication_asks_whether_the_broker_has_room(scripted: Scripted, opened: Opened) -> None:
+# The second one comes between a write of the index that failed on a full disk and the next one.
+FULL = ("Persistent store is Full, 100% of 10. Stopping producer", "PageFile is not loaded")
+
+
+@pytest.mark.parametrize("text", FULL)
+def test_the_first_publication_asks_whether_the_broker_has_room(scripted: Scripted, opened: Opened, text: str) -> None:
     full = threading.Event()
     full.set()
 
     def script(frame: Frame) -> Answers | None:
         is_refused = frame.command == "SEND" and full.is_set()
-        return [error(frame, "Persistent store is Full, 100% of 10. Stopping producer")] if is_refused else None
+        return [error(frame, text)] if is_refused else None
 
     broker = scripted(script)
     connection = opened(broker.connect())
@@ -363,6 +368,34 @@ def test_an_address_that_is_left_out_keeps_its_subscription(scripted: Scripted, 
     assert [each.message_id for each in wait_for(connection, 1)] == ["m2"]
     assert broker.commands().count("SUBSCRIBE") == 1
     assert "UNSUBSCRIBE" not in broker.commands()
+
+
+@pytest.mark.parametrize("refused", ["first", "last"])
+def test_an_acknowledgement_that_is_refused_loses_the_connection(
+    scripted: Scripted, opened: Opened, refused: str
+) -> None:
+    """The broker would count the delivery in the window until then, and a window of one would receive nothing more."""
+    number = 1 if refused == "first" else 2
+
+    def script(frame: Frame) -> Answers | None:
+        is_refused = frame.command == "ACK" and frame.headers["id"] == f"ack:s1:{number}"
+        return [error(frame, "PageFile is not loaded")] if is_refused else None
+
+    broker, connection = transacting(scripted, opened, script)
+    deliveries = wait_for(connection, 2)
+    with pytest.raises(BrokerConnectionLost, match="PageFile is not loaded"):
+        connection.settle(deliveries)
+    with pytest.raises(BrokerConnectionLost):
+        connection.receive(0)
+    assert "NACK" not in broker.commands()
+
+
+@pytest.mark.parametrize("call", ["subscribe", "prepare"])
+def test_a_broker_without_room_for_a_subscription_is_no_denial(scripted: Scripted, opened: Opened, call: str) -> None:
+    broker = scripted(lambda frame: [error(frame, FULL[1])] if frame.command == "SUBSCRIBE" else None)
+    connection = opened(broker.connect())
+    with pytest.raises(BrokerConnectionLost, match="the broker has no room"):
+        connection.subscribe({"orders": 1}) if call == "subscribe" else connection.prepare(["orders"], "store")
 
 
 # Transactions.

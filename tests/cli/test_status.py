@@ -9,8 +9,11 @@ import pytest
 
 from stagepost import App, Context
 from stagepost.app.app import engine_of
+from stagepost.flow.clock import SECOND, SystemClock
+from stagepost.ports.edge import EdgeView
 from stagepost.runtime.declarations import declare_stages
 from stagepost.testing import Harness
+from stagepost.testing.contract.givens import committed
 from tests.cli.shop import Order, Shop, command, parsed
 from tests.liveness.scripted_worker import scripted_worker
 
@@ -71,6 +74,22 @@ def test_workers_are_told_by_what_they_run_and_the_dead_among_them_too(shop: Sho
         text = command("status", "--database", shop.url).stdout
         assert "scripted@here  alive" in text
         assert "scripted@here  dead" in text
+
+
+def test_the_broker_is_told_as_each_living_process_sees_it(shop: Shop) -> None:
+    locks = shop.path.with_name(f"{shop.path.name}-workers")
+    now = SystemClock().now()
+    seen = EdgeView("scripted@here", "amqp://guest@rabbit", "away", now - 120 * SECOND, "[it] is down", 7, 5, now)
+    session = shop.harness.access.session
+    with committed(session):
+        session.edge.note_view(seen)
+        session.edge.note_view(seen._replace(node="dead@here"))
+    assert parsed(command("status", "--json", "--database", shop.url))["brokers"] == []
+    with scripted_worker(locks, app="shop"):
+        (found,) = parsed(command("status", "--json", "--database", shop.url))["brokers"]
+        assert found == seen._asdict()
+        text = command("status", "--database", shop.url).stdout
+        assert "amqp://guest@rabbit  away for 2 min, 7 arrived, 5 dispatched by scripted@here: [it] is down" in text
 
 
 def owner_of(locks: Path, shop: Shop) -> str:

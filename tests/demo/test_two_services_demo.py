@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import runpy
+import subprocess
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NoReturn
 
+import msgspec
 import pytest
 
-from examples.payments import demo, two_services
+from examples.payments import books, demo, orders, two_services
+from examples.payments.app import Order, Receipt
 from examples.payments.commands import DemoFailed
-from tests.demo.conftest import GOOD, Stage
+from examples.payments.database import Database
+from stagepost import App, Target
+from tests.demo.conftest import GOOD, SEED, Stage
+from tests.servers.rabbitmq import RabbitServer
 
 
 @pytest.mark.soak
@@ -25,6 +35,41 @@ def test_two_services_lose_and_double_nothing_when_their_broker_is_killed(stage:
     assert re.search(r"kill -9 \d+  after \d+ flows: the broker dies", run.out)
     assert re.search(r"kill -9 \d+  after \d+ flows: a worker of clearing dies", run.out)
     assert f"{GOOD + 9} of {GOOD + 9} flows ended" in run.out
+
+
+# Enough that broker and worker are killed among them.
+COUNT = 150
+
+
+@pytest.mark.more
+def test_a_sample_of_the_demo_on_postgresql_survives_its_broker(
+    rabbitmq: RabbitServer, new_postgres: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's commands are left out: another test runs the whole demo, with ``make soak``."""
+    monkeypatch.setattr(orders, "GOOD", COUNT)
+    monkeypatch.setattr(two_services, "AWAY_SECONDS", 0.5)
+    broker = rabbitmq.url("", rabbitmq.add_host())
+    monkeypatch.setattr(rabbitmq, "url", lambda: broker)
+    file = tmp_path / "orders.csv"
+    orders.write_good_orders(file, SEED)
+    databases = {each: Database(new_postgres()) for each in two_services.APPS}
+    payments, clearing = databases["payments"], databases["clearing"]
+    payments.prepare()
+    demo = two_services.TwoServices("rabbitmq", rabbitmq, file, databases, tmp_path / "workers.log")
+    for each in databases:
+        subprocess.run(demo.typed(each, "migrate"), check=True, env=demo.environment(each))
+    with closing(App("payments", database=payments.url)) as app, file.open(encoding="utf-8", newline="") as rows:
+        pay = app.remote("payments.pay", Order, Receipt)
+        receipts: Target[Receipt, Any] = app.remote("payments.receipts", Receipt)
+        for row in csv.DictReader(rows, delimiter=";"):
+            order = msgspec.convert(row, Order, strict=False)
+            app.start(pay, order, flow_id=f"{books.FLOW_PREFIX}:{order.order_id}", reply_to=receipts)
+    assert demo.work() is not None, demo.log.read_text()
+    assert (found := books.read_books(payments, file, clearing)).is_right, demo.log.read_text()
+    assert (found.started, found.executed) == (COUNT, COUNT)
+    assert demo.count("payments", two_services.SENT.format("DISTINCT message_id")) == COUNT
+    assert demo.count("clearing", two_services.ARRIVED) == COUNT
+    assert [demo.count(each, two_services.WAITING) for each in databases] == [0, 0]
 
 
 def test_a_failure_over_a_broker_is_told_in_one_line(

@@ -13,6 +13,7 @@ from stagepost.flow.clock import SECOND, microseconds
 from stagepost.observe.doctor import diagnose
 from stagepost.ports import findings
 from stagepost.ports.declarations import Undeclared
+from stagepost.ports.edge import EdgeView
 from stagepost.ports.findings import Finding, Version
 from stagepost.ports.health import (
     Backlogs,
@@ -26,7 +27,9 @@ from stagepost.ports.health import (
     Waiting,
 )
 from stagepost.ports.outbox import Backlog
-from stagepost.store.postgres.checks import (
+from stagepost.store.postgres.checks import check_server
+from stagepost.store.postgres.hold_checks import is_ours
+from stagepost.store.postgres.server_facts import (
     ClockGap,
     PreparedTransaction,
     Replica,
@@ -36,8 +39,6 @@ from stagepost.store.postgres.checks import (
     Slot,
     Table,
     TransactionOpen,
-    check_server,
-    is_ours,
 )
 from stagepost.store.sqlite.checks import FileFacts, check_file
 from stagepost.store.sqlite.disk import FileSystem, OpenFile
@@ -277,11 +278,20 @@ STAGES: Sequence[tuple[dict[str, Any], str, str]] = [
     ({"backlogs": Backlogs(NONE, Backlog(2, LONG_AGO))}, "inbox", "critical"),
 ]
 
+# A broker as a living process sees it.
+VIEW = EdgeView(SENDS.node, "amqp://here", "away", NOW - SECOND, "it is down", 0, 0, NOW)
+VIEWS: list[StoreHealth] = [
+    replace(queue(vitals, hearts=[ALIVE, SENDS]), views=[VIEW._replace(state=state)])
+    for state in ("full", "blocked", "away")
+    for vitals in BOTH
+]
+
 ALL: list[tuple[StoreHealth, str, str]] = [
     *SERVERS,
     *FILES,
     *((queue(vitals, **changes), code, severity) for changes, code, severity in QUEUES for vitals in BOTH),
     *((replace(vitals, **changes), code, severity) for changes, code, severity in STAGES for vitals in BOTH),
+    *((vitals, "broker-edge", "warning") for vitals in VIEWS),
 ]
 
 
@@ -330,6 +340,9 @@ UNTOUCHED: Sequence[StoreHealth] = [
     queue(waiting=waiting(stage="@out/ship"), hearts=[ALIVE, SENDS]),
     queue(waiting=waiting(stage="@out/ship", ready=0, oldest_at=None)),
     queue(hearts=[ALIVE._replace(silent_seconds=None)]),
+    replace(queue(hearts=[ALIVE, SENDS]), views=[VIEW._replace(state="connected", reason="")]),
+    # A killed process leaves its view.
+    replace(queue(hearts=[ALIVE]), views=[VIEW]),
     # Who lives has started before it was dropped.
     replace(POSTGRES, undeclared=[Undeclared("ship", "shop", NOW)]),
     replace(POSTGRES, undeclared=[Undeclared("shop.reply.0195b9b1-7c5e-7000-8000-000000000000", None, None)]),

@@ -23,7 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.clock import SystemClock
 from stagepost.pipeline.jobs import archive as archive_job
-from stagepost.pipeline.jobs import audit as audit_job
+from stagepost.pipeline.jobs import audit_search
+from stagepost.pipeline.jobs.audit import AuditTerms, audit
 from stagepost.pipeline.jobs.reconcile import Service, reconcile
 from stagepost.pipeline.session import slots, spark_session
 from stagepost.pipeline.spark_options import SparkOptions
@@ -68,9 +69,9 @@ class Jobs:
 
         end = Position.read(until)
         assert end is not None
-        with patch.object(audit_job, "read_table", read):
-            terms = audit_job.AuditTerms()
-            return audit_job.audit(self._spark, url, until=end, at=SystemClock().now(), terms=terms).as_dict()
+        with patch.object(audit_search, "read_table", read):
+            terms = AuditTerms()
+            return audit(self._spark, url, until=end, at=SystemClock().now(), terms=terms).as_dict()
 
     def stream(self, url: str) -> list[int]:
         """Follow the journal into a folder of files, in one batch. Return the ids in the files."""

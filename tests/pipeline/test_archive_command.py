@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks import archive_rows
 from stagepost.app.app import engine_of
 from stagepost.flow.clock import HOUR, SystemClock
 from stagepost.pipeline.archive_folder import digest_of
@@ -153,3 +155,12 @@ def test_an_archiver_that_is_killed_after_spark_wrote_is_ended_by_the_next_one(
     assert (manifest.rows, manifest.folder == left.name) == (lines, False)
     assert books.rows("SELECT count(*) FROM stagepost_journal") == [(0,)]
     assert [digest_of(each) for each in left.glob("*.parquet")] == digests
+
+
+@pytest.mark.more
+def test_the_benchmark_archives_all_its_rows(
+    spark: SparkSession, new_postgres: Callable[[], str], tmp_path: Path
+) -> None:
+    url = new_postgres()
+    archive_rows.fill(url, 1_000)
+    assert archive_rows.archived(spark, url, 1_000, tmp_path / "archive") > 0

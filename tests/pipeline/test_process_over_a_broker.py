@@ -16,7 +16,9 @@ from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.broker.memory import MemoryBroker
 from stagepost.pipeline.jobs.claim_loop import ProcessingPlan
+from stagepost.pipeline.jobs.initiate import InitiationPlan, initiate
 from stagepost.pipeline.jobs.process import ProcessingFailed, process
+from stagepost.ports.runs import RunCounts
 from stagepost.runtime import edge_drain
 from stagepost.runtime.settings import Place
 from stagepost.testing.clock import ManualClock
@@ -47,7 +49,7 @@ class Payments:
             connection.execute("CREATE TABLE effect (transfer_id TEXT NOT NULL, amount INTEGER NOT NULL)")
         self._spark = spark
         self._folder = folder
-        self._broker = broker
+        self._place = Place(f"sqlite:///{self.path}", None, broker)
         module = f"payments_{uuid4().hex}"
         self._name = f"{module}:app"
         (folder / f"{module}.py").write_text(PAYMENTS.format(url=f"sqlite:///{self.path}", broker=broker))
@@ -58,10 +60,13 @@ class Payments:
         for n in range(TRANSFERS):
             self.app.start(pay, Transfer(f"t{n}", n, 1 + n), flow_id=f"t{n}")
 
+    def initiate(self, file: Path, target: str, *, by: str) -> RunCounts:
+        plan = InitiationPlan(self._name, str(self._folder), self._place, target, None, "run-1", "csv")
+        return initiate(self._spark, plan, [str(file)], id_columns=[by], flow_prefix="row")
+
     def process(self) -> int:
         """Run the job, and return the number of committed messages."""
-        place = Place(f"sqlite:///{self.path}", None, self._broker)
-        done = process(self._spark, ProcessingPlan(self._name, str(self._folder), place, "CRITICAL"))
+        done = process(self._spark, ProcessingPlan(self._name, str(self._folder), self._place, "CRITICAL"))
         return sum(done.committed.values())
 
     def effects(self) -> list[tuple[str, int]]:
@@ -98,6 +103,25 @@ def test_requests_leave_and_replies_arrive_beside_the_driver(
     assert paying.process() == TRANSFERS
     answered = [(f"answer t{n}", 0) for n in range(TRANSFERS)]
     assert paying.effects() == [*answered, *((f"t{n}", -1 - n) for n in range(TRANSFERS))]
+
+
+@pytest.mark.more
+def test_rows_for_another_service_leave_through_the_dispatcher(
+    spark: SparkSession, paying: Payments, broker: MemoryBroker, tmp_path: Path
+) -> None:
+    file = tmp_path / "transfers.csv"
+    file.write_text("transfer_id,account,amount\nt0,0,1\nt1,1,2\nt1,1,2\n")
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
+        connection.execute("CREATE TABLE effect (transfer_id TEXT NOT NULL, amount INTEGER NOT NULL)")
+    other = Service(ledger, tmp_path / "ledger.db", ManualClock(NOW), broker, Random(1), 0, Receiver)
+    with closing(other):
+        counts = paying.initiate(file, "ledger.book", by="transfer_id")
+        assert (counts.started, counts.repeated, counts.quarantined) == (2, 1, 0)
+        # Nothing is left for the stages of this service.
+        assert paying.process() == 0
+        assert other.turn() == 2
+        other.harness.drain()
+        assert sorted(other.effects()) == [("t0", 1), ("t1", 2)]
 
 
 @pytest.mark.more

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import DataFrame
 
 from stagepost.cli import reconcile as command
 from stagepost.cli.main import main
 from stagepost.flow.clock import SECOND, SystemClock
+from stagepost.pipeline.jobs import reconcile as job
+from stagepost.pipeline.transforms.deliveries import per_message
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.journal import Waypoint, WaypointName
 from stagepost.ports.session import Session
@@ -75,12 +78,20 @@ def test_messages_between_two_services_are_reconciled_in_both_directions(
     payments.record("arrived", "payments.pay", ["answer"])
     payments.leave(["letter"], to="post.send")
     monkeypatch.setenv("LEDGER", ledger.url)
+    by_id: list[int] = []
+
+    def counted(lines: DataFrame) -> DataFrame:
+        by_id.append(lines.count())
+        return per_message(lines)
+
+    monkeypatch.setattr(job, "per_message", counted)
     answer = reconcile(cli, payments, "--with", "env:LEDGER")
     assert answer.code == 0, answer.err
     assert answer.json["clean"] is True
     assert row_of(answer, "ledger.book") == {"sent": 50, "ok": 50, "windows": 1}
     assert row_of(answer, "payments.pay") == {"sent": 1, "ok": 1, "windows": 1}
     assert answer.json["elsewhere"] == [{"address": "post.send", "sent": 1}]
+    assert by_id == [], "no window differs"
     # In another window one message is lost, and one arrives twice.
     payments.leave(["lost", "twice"], seconds=600)
     payments.leave(["later"], seconds=1_200)
@@ -98,11 +109,17 @@ def test_messages_between_two_services_are_reconciled_in_both_directions(
     }
     assert [(each["message_id"], each["flow_id"]) for each in answer.json["lost"]] == [("lost", "f-lost")]
     assert [each["message_id"] for each in answer.json["duplicated"]] == ["twice"]
-    shown = cli("reconcile", "--with", payments.url, url=ledger.url)
+    assert by_id == [6], "the window that differs has two lines of each event"
+    # A third service receives at an address that was not compared before. Its window is equal.
+    post = Service(f"sqlite:///{tmp_path}/post.db", "post.send")
+    post.record("arrived", "post.send", ["letter"])
+    payments.leave(["parcel"], to="depot.send")
+    shown = cli("reconcile", "--with", payments.url, "--with", post.url, url=ledger.url)
     assert shown.code == 1
     assert "messages were lost, or arrived twice" in shown.out
     assert "f-lost" in shown.out
-    assert "not compared" in shown.out
+    assert "to depot.send, of no service here" in shown.out
+    assert "to post.send, of no service here" not in shown.out
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ COUNTING = {
 BOUNDARIES = {"savepoint", "release", "rollback_to"}
 PLANNED = sorted(set(SQL) - BOUNDARIES)
 # The register holds a row for each process that lives, others one for each reader. pg_locks is no table.
-SMALL = {"stagepost_incarnation", "stagepost_cursor", "stagepost_audit_state"}
+SMALL = {"stagepost_incarnation", "stagepost_cursor", "stagepost_audit_state", "stagepost_edge"}
 
 
 @pytest.fixture(scope="module", params=["unanalyzed", "analyzed"])

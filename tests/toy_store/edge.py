@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.target import OUTBOUND_PREFIX
-from stagepost.ports.edge import Departing, Fill
+from stagepost.ports.edge import Departing, EdgeView, Fill
 from stagepost.ports.queue import QueueRow
 from tests.toy_store.tables import Tables
 
@@ -87,3 +87,14 @@ class ToyEdge:
         if is_direct:
             self._tables.accepted.put((scope, key), (digest, run_id, False))
         return is_direct
+
+    def note_view(self, view: EdgeView) -> None:
+        self._tables.views.put(view.node, view)
+
+    def forget_view(self, node: str, stale: int) -> None:
+        for each in self.views():
+            if each.node == node or each.seen_at < stale:
+                self._tables.views.remove(each.node)
+
+    def views(self) -> list[EdgeView]:
+        return sorted(self._tables.views.values())

@@ -11,6 +11,7 @@ from stagepost.ports.business_keys import KeyRow
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.declarations import Declaration
+from stagepost.ports.edge import EdgeView
 from stagepost.ports.inbox import InboxRow
 from stagepost.ports.journal import Waypoint
 from stagepost.ports.outbox import HeldMessage
@@ -151,6 +152,7 @@ class World:
         self.inbox: Committed[HandledRow] = Committed()
         self.outbox: Committed[HeldRow] = Committed()
         self.departures: Committed[int] = Committed()
+        self.views: Committed[EdgeView] = Committed()
         self.departure_deaths: Committed[int] = Committed()
         self.ledger: Committed[Any] = Committed()
 
@@ -181,6 +183,7 @@ class Tables:
         self.inbox = Table(world.inbox)
         self.outbox = Table(world.outbox)
         self.departures = Table(world.departures)
+        self.views = Table(world.views)
         self.departure_deaths = Table(world.departure_deaths)
         self.ledger = Table(world.ledger)
         self._all: list[Table[Any]] = [value for value in vars(self).values() if isinstance(value, Table)]

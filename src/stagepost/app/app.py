@@ -36,6 +36,7 @@ from stagepost.flow.target import M, R, Target, Topic
 from stagepost.ports.subscriptions import Subscription
 from stagepost.recovery.pausing import PAUSE_AFTER
 from stagepost.recovery.redelivery import Redelivery
+from stagepost.runtime.back_pressure import OUTBOUND_MAX
 from stagepost.runtime.callers_sessions import CallersSession, callers_session
 from stagepost.runtime.connections import Connections
 from stagepost.runtime.databases import Databases
@@ -80,6 +81,7 @@ class App:
                     and those of other services. Default: ``STAGEPOST_BROKER``, ``stagepost.toml``, no broker. See
                     docs/brokers.md
     ``local``       False sends every message over the broker, also those to endpoints of this app
+    ``outbound_max``  with a broker: receiving stops while so many messages for other services wait; default 100,000
     ``mode``        the transaction mode of all stages that do not set their own: ``single`` where queue and data are
                     in one database, ``outbox`` or ``two_phase`` where they are in two. With a broker also
                     ``best_effort``, which flows then start in too, or ``transport``: see docs/brokers.md.
@@ -114,6 +116,7 @@ class App:
         queue: str | None = None,
         broker: str | None = None,
         local: bool = True,
+        outbound_max: int = OUTBOUND_MAX,
         mode: Mode | None = None,
         redelivery: Redelivery | None = None,
         time_limit: float | timedelta = TIME_LIMIT_SECONDS,
@@ -146,6 +149,7 @@ class App:
         if self._marking_at is not None:
             self._addresses[check_address(self._marking_at, "a marking stage")] = "clearing='message'"
         limits = Limits(check_count("max_hops", max_hops), check_count("max_depth", max_depth))
+        abroad_max = check_count("outbound_max", outbound_max)
         callers_max = None if connections_max is None else check_count("connections_max", connections_max)
 
         def engine_over(databases: Databases, clock: Clock, random: Random, test_of: Databases | None = None) -> Engine:
@@ -160,6 +164,7 @@ class App:
                 listener=listener,
                 connections_max=callers_max,
                 is_local=local or test_of is not None,
+                outbound_max=abroad_max,
                 starts_directly=self._terms.mode == "best_effort" and test_of is None,
                 test_of=test_of,
                 retention=self._kept,
@@ -167,6 +172,7 @@ class App:
                 sinks=self._sinks.factories,
                 scopes=scopes,
                 effects=self._effects,
+                remotes=self._remotes,
                 user_sessions=sessions,
             )
 

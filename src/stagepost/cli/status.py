@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 import click
@@ -16,6 +16,7 @@ from stagepost.flow.clock import HOUR, SystemClock
 from stagepost.observe.retention import ROWS_MAX, Kept
 from stagepost.observe.status import Status, read_status
 from stagepost.ports.circuits import CircuitBreaker
+from stagepost.ports.edge import EdgeState, EdgeView
 from stagepost.ports.effects import EffectFigures
 from stagepost.ports.outbox import Backlog
 from stagepost.runtime.declarations import describe_undeclared
@@ -33,7 +34,7 @@ def status(database: str | None, as_json: bool) -> None:
     if as_json:
         fields = asdict(found) | {"held": found.held._asdict(), "unmarked": found.unmarked._asdict()}
         fields["effects"] = found.effects._asdict()
-        for name in ("undeclared", "retention"):
+        for name in ("undeclared", "retention", "brokers"):
             fields[name] = [each._asdict() for each in fields[name]]
         echo(json.dumps({"database": store.url, "drained": found.is_drained, "position": str(position), **fields}))
     else:
@@ -66,8 +67,25 @@ def _print(url: str, found: Status, now: int) -> None:
             f"{worker.node}  {worker.state}, runs {worker.running}, since {duration(now - worker.started_at)}",
             style=None if worker.state == "alive" else "red",
         )
+    for view in found.brokers:
+        style = None if view.state == "connected" else "red"
+        out.print(_describe_broker(view, now), style=style, markup=False, soft_wrap=True)
     if not found.workers:
         out.print("no worker is running")
+
+
+STATES: Mapping[EdgeState, str] = {
+    "connected": "connected",
+    "full": "connected, and receives nothing",
+    "blocked": "blocked",
+    "away": "away",
+}
+
+
+def _describe_broker(view: EdgeView, now: int) -> str:
+    reason = f": {view.reason}" if view.reason else ""
+    counts = f"{view.arrived} arrived, {view.dispatched} dispatched by {view.node}"
+    return f"{view.broker}  {STATES[view.state]} for {duration(now - view.since)}, {counts}{reason}"
 
 
 def _retention(kept: Sequence[Kept]) -> Table:

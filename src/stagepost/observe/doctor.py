@@ -15,6 +15,7 @@ from stagepost.liveness.incarnation import is_edge
 from stagepost.ports.broker import EdgeAddresses, ExaminableConnection
 from stagepost.ports.broker_registry import broker_driver_of
 from stagepost.ports.declarations import Undeclared
+from stagepost.ports.edge import EdgeView
 from stagepost.ports.findings import (
     HOUR,
     MINUTE,
@@ -95,6 +96,8 @@ def diagnose(health: StoreHealth, now: int) -> list[Finding]:
     found = list(health.findings)
     if health.queue is not None:
         found += check_queue(health.queue, now)
+    if health.views is not None and health.queue is not None:
+        found += check_views(health.views, health.queue, now)
     if health.paused is not None:
         found.append(check_paused(health.paused, now))
     if health.undeclared is not None and health.queue is not None:
@@ -246,6 +249,32 @@ def check_outbound(queue: QueueHealth) -> list[Finding]:
             f"{counted(messages, 'message')} for other services, and no dispatcher is alive",
             "Start a worker of their app with broker= as before. Without a broker they stay here.",
             [{"stage": each.stage, "messages": each.ready + each.overdue} for each in waiting],
+        )
+    ]
+
+
+def check_views(views: Sequence[EdgeView], queue: QueueHealth, now: int) -> list[Finding]:
+    """Report living processes whose messages do not arrive or leave, and why."""
+    living = {heart.node for heart in queue.hearts if is_alive(heart)}
+    wrong = [each for each in views if each.node in living and each.state != "connected"]
+    if not wrong:
+        return []
+    return [
+        warning(
+            "broker-edge",
+            f"{counted(len(wrong), 'process', 'processes')} cannot exchange messages with the broker",
+            "away: start the broker, or correct its URL. blocked: give it memory or disk; it goes on delivering. full: "
+            "start the services that receive the messages, or resume their destinations.",
+            [
+                {
+                    "node": each.node,
+                    "broker": each.broker,
+                    "state": each.state,
+                    "since_seconds": (now - each.since) / SECOND,
+                    "reason": each.reason,
+                }
+                for each in wrong
+            ],
         )
     ]
 

@@ -11,6 +11,7 @@ from stagepost.liveness.incarnation import is_edge
 from stagepost.observe.retention import EFFECTS_UNTIL, Kept, read_retention
 from stagepost.ports.circuits import CircuitBreaker
 from stagepost.ports.declarations import Undeclared
+from stagepost.ports.edge import EdgeView
 from stagepost.ports.effects import NO_EFFECTS, EffectFigures
 from stagepost.ports.liveness import EVERY_APP
 from stagepost.ports.outbox import NO_BACKLOG, Backlog
@@ -41,6 +42,7 @@ class Status:
     ``held``        started flows that have not reached the queue: from another database, or from ``Store.apart``
     ``unmarked``    messages handled in the stages' database and not marked as sent yet
     ``effects``     calls to the outside that are in doubt
+    ``brokers``     the broker as each living process with a receiver and a dispatcher sees it
     ``undeclared``  stages at which messages wait, and which no app declares
     ``retention``   how long the rows of each kind are kept, and how old they are
     """
@@ -53,6 +55,7 @@ class Status:
     undeclared: list[Undeclared] = field(default_factory=list)
     retention: list[Kept] = field(default_factory=list)
     effects: EffectFigures = NO_EFFECTS
+    brokers: list[EdgeView] = field(default_factory=list)
 
     @property
     def is_drained(self) -> bool:
@@ -65,6 +68,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
     with closing(FailureDetector(store.liveness(clock), EVERY_APP, clock)) as detector:
         found = detector.look()
     workers = [_worker(access, each) for each in found if not is_edge(each.record.node)]
+    living = {each.record.node for each in found if each.state == "alive"}
     work = access.work
     rules = read_rules(access.session)
     log = log_of(store, clock)
@@ -85,6 +89,7 @@ def read_status(store: Store, access: Access, clock: Clock) -> Status:
             ),
         ],
         _figures(log),
+        [each for each in access.session.edge.views() if each.node in living],
     )
 
 

@@ -194,7 +194,7 @@ def _check(frame: DataFrame, plan: InitiationPlan, id_columns: Sequence[str]) ->
     refuse_speculation(frame.sparkSession, "the run would have the counts of a killed one")
     require_one_host(frame.sparkSession, plan.place)
     job.check_request(plan, [], id_columns)
-    row_type = job.type_of_rows(plan.load().target(plan.target), plan.message_type)
+    row_type = job.type_of_rows(plan.load().target_anywhere(plan.target), plan.message_type)
     job.check_names(frame.columns, plan.target, row_type, id_columns)
     job.check_types(frame.schema, id_columns, time_zone(frame.sparkSession))
 

@@ -76,7 +76,7 @@ class SinkPlan(TaskPlan):
 
     def endpoints(self, engine: Engine) -> tuple[Target[Any, Any], Target[Any, Any] | None]:
         """Return the target and the endpoint that gets the replies. Raises ``DeclarationError``."""
-        return engine.target(self.target), engine.target(self.reply_to) if self.reply_to else None
+        return engine.target_anywhere(self.target), engine.target(self.reply_to) if self.reply_to else None
 
 
 @dataclass(frozen=True, slots=True)

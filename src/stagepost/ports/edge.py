@@ -7,7 +7,7 @@ each unconfirmed message may first have left, for a broker or for a consumer of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from stagepost.flow.claim import Claim
 from stagepost.ports.dead_letters import DeadLetter
@@ -24,6 +24,33 @@ class Fill(NamedTuple):
     active: int
     failed: int
     oldest_at: int | None = None
+
+
+# ``connected``  messages arrive and leave
+# ``full``       messages leave, and none is received, because too many outbound rows wait
+# ``blocked``    the broker lacks memory or disk, and takes no publications
+# ``away``       there is no connection, or the broker refuses it
+EdgeState = Literal["connected", "full", "blocked", "away"]
+
+
+class EdgeView(NamedTuple):
+    """A broker as one process with a receiver and a dispatcher sees it. Times are in microseconds.
+
+    ``broker``   the URL without its password
+    ``since``    the time at which the state began
+    ``reason``   the cause of any state but ``connected``
+    ``arrived``, ``dispatched``  messages since the process started
+    ``seen_at``  the time of this view
+    """
+
+    node: str
+    broker: str
+    state: EdgeState
+    since: int
+    reason: str
+    arrived: int
+    dispatched: int
+    seen_at: int
 
 
 # A message by its stage and its id.
@@ -65,3 +92,12 @@ class Edge(Protocol):
 
     def forget_deaths(self, claim: Claim) -> None:
         """Set the count of ``count_death`` back: an attempt has ended."""
+
+    def note_view(self, view: EdgeView) -> None:
+        """Replace the view of a process."""
+
+    def forget_view(self, node: str, stale: int) -> None:
+        """Remove the view of a process, and all views that were noted before ``stale``."""
+
+    def views(self) -> list[EdgeView]:
+        """Return the views of all processes, also of those that died since."""

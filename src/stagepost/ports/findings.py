@@ -28,6 +28,7 @@ WHY = {
     "ready-waiting": "messages that wait for long are work that is not done: too few workers, or none for that stage",
     "delayed-overdue": "messages whose time has come wait for a worker of their stage to notice",
     "outbound-waiting": "messages for other services leave through a dispatcher, beside the workers of their app",
+    "broker-edge": "while a process cannot exchange messages with its broker, they wait in the store and at the broker",
     "undeclared-stages": "no worker takes messages at a stage that its app does not declare: they wait without limit",
     "suspects": "these were running when their process died; each runs alone until it is done, or dead",
     "paused-stages": "messages of a paused stage wait, except for one at a time that probes it",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from stagepost.ports.broker import EdgeAddresses
 from stagepost.ports.declarations import Undeclared
+from stagepost.ports.edge import EdgeView
 from stagepost.ports.findings import Finding
 from stagepost.ports.outbox import Backlog
 
@@ -117,4 +118,5 @@ class StoreHealth:
     undeclared: list[Undeclared] | None = None
     backlogs: Backlogs | None = None
     edge: EdgeAddresses | None = None
+    views: list[EdgeView] | None = None
     unseen: list[Unseen] = field(default_factory=list)

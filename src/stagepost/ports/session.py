@@ -126,7 +126,7 @@ class Session(JoinedSession, Protocol):
 
     @property
     def edge(self) -> Edge:
-        return Absent("edge", count_death=0)
+        return Absent("edge", count_death=0, views=[])
 
     @property
     def effects(self) -> Effects:

@@ -68,6 +68,12 @@ class BackPressure:
             self._windows = self._look(takes_publications)
         return self._windows
 
+    @property
+    def fullness(self) -> str:
+        """The reason why nothing is received from any address that begins work; empty without one."""
+        waiting = f"{self._outbound_max:,} outbound messages wait"
+        return f"receiving stops: {waiting}. 'stagepost status' shows their destinations" if self._is_full else ""
+
     def _look(self, takes_publications: bool) -> dict[str, int]:
         stages = [each.stage for each in self._entrances if each.stage is not None]
         fills = self._session.edge.fill(stages, 2 * ACTIVE_MAX, FAILED_MAX)
@@ -108,9 +114,5 @@ class BackPressure:
                 self._session.edge.outbound(self._outbound_max) >= self._outbound_max,
             )
             if self._is_full and not was_full:
-                logger.warning(
-                    "receiving stops: %d outbound messages wait. 'stagepost status' shows their destinations",
-                    self._outbound_max,
-                    extra={"event": "outbound-full"},
-                )
+                logger.warning("%s", self.fullness, extra={"event": "outbound-full"})
         return self._is_full

@@ -103,7 +103,7 @@ class DirectThread(StageThread):
     def _run_stages(self, access: Access, watch: ThreadWatch, usage: UsageListener) -> None:
         engine = self._engine
         entrances = received(engine, is_direct=True)
-        pressure = BackPressure(access.session, entrances, engine.clock)
+        pressure = BackPressure(access.session, entrances, engine.clock, outbound_max=engine.outbound_max)
         with (
             closing(DeadPublisher(self._broker)) as dead,
             closing(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stagepost.flow.errors import BrokerDenied, BrokerError, BrokerMismatch, BrokerUnavailable
 from stagepost.ports.broker import Broker, BrokerConnection, subscriber_address
@@ -65,9 +65,17 @@ def prepare(connection: BrokerConnection, entrances: Sequence[Entrance], store: 
 
 
 def connected(
-    broker: Broker, stop: StopFlag, log: logging.Logger, entrances: Sequence[Entrance] = (), store: str = ""
+    broker: Broker,
+    stop: StopFlag,
+    log: logging.Logger,
+    entrances: Sequence[Entrance] = (),
+    store: str = "",
+    on_trouble: Callable[[str], None] = lambda trouble: None,
 ) -> BrokerConnection | None:
-    """Connect, and prepare the addresses. Wait while the broker is away. Return None if the thread must stop first."""
+    """Connect, and prepare the addresses. Wait while the broker is away. Return None if the thread must stop first.
+
+    ``on_trouble`` is told each error, and an empty text once the connection is there.
+    """
     while not stop.is_stopped:
         connection: BrokerConnection | None = None
         try:
@@ -78,8 +86,10 @@ def connected(
             if connection is not None:
                 connection.close()
             log_away(log, error, pause_after(error))
+            on_trouble(str(error))
             stop.wait(pause_after(error))
         else:
+            on_trouble("")
             return connection
     return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 
 from stagepost.flow.errors import BrokerConnectionLost, BrokerError, StoreError
 from stagepost.ports.broker import Broker, BrokerConnection
@@ -18,8 +18,10 @@ from stagepost.runtime.back_pressure import BackPressure
 from stagepost.runtime.caught_up import CaughtUpWatch
 from stagepost.runtime.dead_publisher import DeadPublisher
 from stagepost.runtime.edge import RECONNECT_SECONDS, connected, log_away, pause_after, received
+from stagepost.runtime.edge_notes import EdgeNotes
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
+from stagepost.transaction.arrivals import Entrance
 from stagepost.transaction.database_wait import log_unavailable, retried
 from stagepost.transaction.dispatcher import Dispatcher
 from stagepost.transaction.receiver import Receiver
@@ -41,7 +43,8 @@ class DispatcherService(Service):
     """The dispatcher of one process. ``owner`` is the incarnation that claims the rows.
 
     ``is_blocked`` says that the broker takes no publications, as far as is known. ``is_connected`` says that it has a
-    connection.
+    connection, and ``trouble`` is the error that keeps it from one. ``dispatched`` counts the messages that left.
+    ``notes`` writes the view of this process into the store.
     """
 
     def __init__(self, engine: Engine, broker: Broker, owner: str, node: str) -> None:
@@ -52,6 +55,9 @@ class DispatcherService(Service):
         self._node = node
         self.is_blocked = False
         self.is_connected = False
+        self.trouble = ""
+        self.dispatched = 0
+        self.notes: EdgeNotes | None = None
 
     def _dispatch_until_stopped(self) -> None:
         access = retried(logger, self._engine.access, self, (StoreError,))
@@ -61,19 +67,29 @@ class DispatcherService(Service):
             queue_commit = queue_commit_of(self._engine, access, self._node)
             dispatcher = Dispatcher(queue_commit, self._owner, self._engine.random, self._engine.edge_listener)
             sweep = sweep_of(self._engine, queue_commit)
-            while (connection := connected(self._broker, self, logger)) is not None:
+            session = access.session
+
+            def note(trouble: str) -> None:
+                self.trouble = trouble
+                if self.notes is not None:
+                    self.notes.turn_in_an_outage(session)
+
+            while (connection := connected(self._broker, self, logger, on_trouble=note)) is not None:
                 self.is_connected = True
                 with closing(connection):
-                    self._dispatch(dispatcher, sweep, connection, access.session.queue.changed)
+                    self._dispatch(dispatcher, sweep, connection, session)
                 self.is_connected = False
             retried(logger, dispatcher.finish, self, (StoreError,))
+            if self.notes is not None:
+                with suppress(StoreError):
+                    self.notes.end(session)
 
     def _dispatch(
         self,
         dispatcher: Dispatcher,
         sweep: InboxSweep | None,
         connection: BrokerConnection,
-        changed: Callable[[], bool],
+        session: Session,
     ) -> None:
         last = swept = -math.inf
         try:
@@ -84,14 +100,17 @@ class DispatcherService(Service):
                     if sweep is not None and now - swept > SWEEP_SECONDS:
                         swept = now
                         sweep.turn()
-                    if changed() or now - last > POLL_SECONDS:
+                    if session.queue.changed() or now - last > POLL_SECONDS:
                         last = now
-                        while dispatcher.turn(connection) and not self.is_stopped:
-                            pass
+                        while (count := dispatcher.turn(connection)) and not self.is_stopped:
+                            self.dispatched += count
+                    if self.notes is not None:
+                        self.notes.turn(session)
                 except StoreError as error:
                     log_unavailable(logger, error, PAUSE_SECONDS)
                     self.wait(PAUSE_SECONDS)
         except BrokerConnectionLost as error:
+            self.trouble = str(error)
             log_away(logger, error, RECONNECT_SECONDS)
             self.wait(RECONNECT_SECONDS)
 
@@ -100,7 +119,8 @@ class ReceiverService(Service):
     """The receiver of one process.
 
     ``is_blocked`` says whether the broker takes no publications. ``quiet_since`` is the monotonic time since which
-    nothing has arrived over the present connection; None without a connection.
+    nothing has arrived over the present connection; None without a connection. ``trouble`` is the error that keeps it
+    from one. ``fullness`` says why it receives nothing. ``arrived`` counts the messages that it settled.
     """
 
     def __init__(self, engine: Engine, broker: Broker, node: str, is_blocked: Callable[[], bool]) -> None:
@@ -110,6 +130,9 @@ class ReceiverService(Service):
         self._node = node
         self._is_blocked = is_blocked
         self.quiet_since: float | None = None
+        self.trouble = "it has not been connected yet"
+        self.fullness = ""
+        self.arrived = 0
 
     def _receive_until_stopped(self) -> None:
         access = retried(logger, self._engine.access, self, (StoreError,))
@@ -121,11 +144,17 @@ class ReceiverService(Service):
             queue_commit = queue_commit_of(engine, access, self._node)
             store = engine.store_uuid
             receiver = Receiver(queue_commit, entrances, store, dead.publish, engine.edge_listener)
-            pressure = BackPressure(session, entrances, engine.clock)
-            while (connection := connected(self._broker, self, logger, entrances, store)) is not None:
+            pressure = BackPressure(session, entrances, engine.clock, outbound_max=engine.outbound_max)
+            while (connection := self._connected(entrances, store)) is not None:
                 with closing(connection):
                     self._receive(receiver, pressure, connection, session, [each.address for each in entrances])
                 self.quiet_since = None
+
+    def _connected(self, entrances: Sequence[Entrance], store: str) -> BrokerConnection | None:
+        def note(trouble: str) -> None:
+            self.trouble = trouble
+
+        return connected(self._broker, self, logger, entrances, store, note)
 
     def _receive(
         self,
@@ -141,8 +170,10 @@ class ReceiverService(Service):
             watch = CaughtUpWatch(session, self._node, self._broker.url, addresses, self._engine.clock)
             while not self.is_stopped:
                 windows = pressure.windows(takes_publications=not self._is_blocked())
+                self.fullness = pressure.fullness
                 deliveries = receiver.receive(connection, windows, RECEIVE_SECONDS)
-                if receiver.store(connection, deliveries):
+                if count := receiver.store(connection, deliveries):
+                    self.arrived += count
                     self.quiet_since = self._engine.clock.monotonic()
                 watch.look(windows, {each.address for each in deliveries})
             receiver.stop(connection)
@@ -150,5 +181,6 @@ class ReceiverService(Service):
             log_unavailable(logger, error, PAUSE_SECONDS)
             self.wait(PAUSE_SECONDS)
         except BrokerError as error:
+            self.trouble = str(error)
             log_away(logger, error, pause_after(error))
             self.wait(pause_after(error))

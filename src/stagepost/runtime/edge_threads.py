@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from stagepost.flow.ids import node_name
 from stagepost.runtime.edge import ROLE, broker_of
+from stagepost.runtime.edge_notes import EdgeNotes
 from stagepost.runtime.edge_services import DispatcherService, ReceiverService
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.service import Service
@@ -25,6 +26,7 @@ class EdgeThreads:
         broker = broker_of(engine)
         self.dispatcher = DispatcherService(engine, broker, self._incarnation.owner, node)
         self.receiver = ReceiverService(engine, broker, node, lambda: self.dispatcher.is_blocked)
+        self.dispatcher.notes = EdgeNotes(self.receiver, self.dispatcher, broker.url, node, engine.clock)
         self._watchdog = Watchdog(self._incarnation, on_orphaned=on_orphaned, parent=parent)
 
     @property

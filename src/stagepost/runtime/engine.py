@@ -24,6 +24,7 @@ from stagepost.ports.liveness import Incarnation
 from stagepost.ports.session import Session
 from stagepost.ports.store import Store
 from stagepost.runtime.access import Access
+from stagepost.runtime.back_pressure import OUTBOUND_MAX
 from stagepost.runtime.connections import Connections, ConnectionUsage, longest_first
 from stagepost.runtime.databases import Databases
 from stagepost.runtime.direct_starter import DirectStarter
@@ -64,8 +65,10 @@ class Engine:
     ``is_local``  False sends every message over the broker, also those to stages of this app
     ``scopes``   opens the services of each envelope; None for an app without services
     ``effects``  the declared effects, by their names
+    ``remotes``  the endpoints of other services that the app has named, by their addresses
     ``user_sessions``  makes the sessions of handlers; None for SQLAlchemy's
     ``sinks``    the factories of the sinks around every stage, in the order of their registration
+    ``outbound_max``  receiving stops while so many outbound rows wait
     ``test_of``  the app's own databases, for the engine of a test. It has no broker, so all messages stay in its store
 
     An ``App`` declares the stages. Workers, Spark's tasks, the edge and the commands run them through this.
@@ -86,10 +89,12 @@ class Engine:
         sinks: Sequence[SinkFactory],
         scopes: Scopes | None,
         effects: Mapping[str, Effect[Any, Any]],
+        remotes: Mapping[str, Target[Any, Any]],
         user_sessions: UserSessions | None,
         retention: Callable[[], Mapping[str, int]] = dict,
         clearing: Clearing = "worker",
         is_local: bool = True,
+        outbound_max: int = OUTBOUND_MAX,
         starts_directly: bool = False,
         test_of: Databases | None = None,
     ) -> None:
@@ -97,6 +102,7 @@ class Engine:
         self.databases = databases
         self.stages = stages
         self._endpoints = endpoints
+        self._remotes = remotes
         self.clock = clock
         self.random = random
         self.ids = RandomIds(clock, random)
@@ -109,6 +115,7 @@ class Engine:
         self.user_sessions = user_sessions
         self.running: ContextVar[UnitOfWork | None] = ContextVar(f"stagepost.{name}.running", default=None)
         self._is_local = is_local
+        self.outbound_max = outbound_max
         self._starts_directly = starts_directly
         self._test_of = test_of
         self.retention = retention
@@ -202,6 +209,11 @@ class Engine:
                 f"app {self.name!r} has no endpoint {address!r}; it has: {known}. Was the module that declares it "
                 "imported?"
             ) from None
+
+    def target_anywhere(self, address: str) -> Target[Any, Any]:
+        """Return an endpoint of the app, or of another service that it has named. Raises as ``target`` does."""
+        remote = self._remotes.get(address)
+        return self.target(address) if remote is None else remote
 
     def batches(self) -> dict[str, int]:
         """Return, by stage, how many messages may share a transaction. Raises as ``stages`` does."""

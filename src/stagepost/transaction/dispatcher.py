@@ -27,6 +27,8 @@ from stagepost.transaction.steps import EdgeListener, EdgeStep, unobserved_edge
 WINDOW = 100
 # A broker that keeps its heart-beats and gives no answer for this long does not take the message for now.
 CONFIRM_SECONDS = 30.0
+# Messages that are remembered as to go alone. Another dispatcher may have published one, so it would stay here.
+ALONE_MAX = 10 * WINDOW
 
 # Answers that count against the destination, in words.
 REFUSALS: dict[PublishResult, str] = {
@@ -182,7 +184,7 @@ class Dispatcher:
         self._alone -= {each.message_id for each in confirmed}
         lost = {claim.message_id for claim, result in answers if result == "lost"}
         if len(answers) > 1:
-            self._alone |= lost
+            self._alone = lost if len(self._alone) > ALONE_MAX else self._alone | lost
         return len(confirmed) + died
 
     def _write(self, answers: Sequence[Answer], confirmed: Sequence[Claim]) -> int:

@@ -36,6 +36,8 @@ BYTES_MAX = 4_000_000
 AGAIN_SECONDS = 5.0
 # An unknown error that meets the same message alone so often, with other commits in between, is the message's.
 UNKNOWN_MAX = 10
+# Suspicions that are kept. Another receiver may have stored the message, so its suspicion would stay here.
+SUSPICIONS_MAX = 1_000
 
 logger = logging.getLogger(__name__)
 
@@ -294,6 +296,8 @@ class Receiver:
 
     def _is_blamed(self, delivery: Delivery) -> bool:
         """Count an unknown error against a message that met it alone. True once the message is the likely cause."""
+        if len(self._suspicions) >= SUSPICIONS_MAX and _key(delivery) not in self._suspicions:
+            self._suspicions.clear()
         suspicion = self._suspicions.setdefault(_key(delivery), Suspicion())
         if suspicion.commits != self._commits:
             suspicion.errors += 1

@@ -80,8 +80,9 @@ def message_id_of(frame: Frame) -> str:
     return frame.headers.get(MESSAGE_ID, "")
 
 
-# ActiveMQ tells its reasons in words alone.
-_SAYS_FULL = re.compile(r"no space left|is full|limit.{0,80} reached", re.IGNORECASE)
+# ActiveMQ tells its reasons in words alone. A write of the index that fails on a full disk leaves it "not loaded" until
+# the next failed write. Meanwhile the broker refuses everything.
+_SAYS_FULL = re.compile(r"no space left|is full|limit.{0,80} reached|pagefile is not loaded", re.IGNORECASE)
 _SAYS_OVERSIZED = re.compile(r"the maximum .* was exceeded|too large", re.IGNORECASE)
 _SAYS_DENIED = re.compile(r"password|not authori[sz]ed|security|credential|access denied", re.IGNORECASE)
 

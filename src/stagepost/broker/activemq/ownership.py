@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from stagepost.broker.activemq.frames import Frame
-from stagepost.broker.activemq.messages import destination_of, says_denied
+from stagepost.broker.activemq.messages import destination_of, says_denied, says_full
 from stagepost.broker.activemq.session import StompSession
 from stagepost.broker.activemq.subscriptions import ANSWER_SECONDS
 from stagepost.flow.errors import AddressTaken, BrokerConnectionLost, BrokerDenied, BrokerRefused
@@ -133,6 +133,9 @@ class Marks:
         [error] = session.demand([Frame("SUBSCRIBE", headers)], ANSWER_SECONDS)
         if error is not None:
             session.close_inbox(headers["id"])
+            if says_full(error):
+                session.lose(f"the broker has no room to show {headers['destination']}: {error}")
+                session.check()
             raise BrokerDenied(
                 f"{session.place} refused to show {headers['destination']}: {error}. Give the user of the broker URL "
                 "rights to read and to create it."

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stagepost.broker.activemq.frames import Frame
-from stagepost.broker.activemq.messages import destination_of, headers_of, message_id_of
+from stagepost.broker.activemq.messages import destination_of, headers_of, message_id_of, says_full
 from stagepost.broker.activemq.session import StompSession
 from stagepost.flow.errors import BrokerDenied
 from stagepost.ports.broker import Delivery
@@ -115,7 +115,11 @@ class Subscriptions:
         if acks:
             self._session().post(acks[:-1])
             # The broker answers in order, and an error without a receipt ends the session.
-            self._session().demand(acks[-1:], ANSWER_SECONDS)
+            [error] = self._session().demand(acks[-1:], ANSWER_SECONDS)
+            if error is not None:
+                # The broker counts the delivery in the window for as long as the session lives.
+                self._session().lose(f"the broker refused an acknowledgement: {error}")
+                self._session().check()
 
     def close_tokens(self, tokens: Sequence[Token]) -> None:
         """Forget deliveries that were settled in a transaction."""
@@ -174,6 +178,9 @@ class Subscriptions:
             error = session.demand([*frames, subscribe_frame(number, address, window)], ANSWER_SECONDS)[-1]
             if error is None:
                 self._by_address[address] = new
+            elif says_full(error):
+                session.lose(f"the broker has no room for a subscription to {address}: {error}")
+                session.check()
             else:
                 refused.append(f"{address} ({error})")
         if refused:

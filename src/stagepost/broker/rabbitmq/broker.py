@@ -64,10 +64,10 @@ def rabbit_broker(
         try:
             amqp.connect()
         except TimeoutError as error:
-            transport.close()
+            amqp.collect()
             raise BrokerUnavailable(f"no answer within {seconds:g} s") from error
         except AMQPError as error:
-            transport.close()
+            amqp.collect()
             if error.reply_code in DENYING:
                 raise BrokerDenied(
                     f"the broker at {host} refuses the user {url.user or 'guest'!r} or the virtual host "
@@ -75,10 +75,10 @@ def rabbit_broker(
                 ) from error
             raise BrokerUnavailable(reason_of(error)) from error
         except OSError as error:
-            transport.close()
+            amqp.collect()
             raise BrokerUnavailable(reason_of(error)) from error
         except MALFORMED as error:
-            transport.close()
+            amqp.collect()
             raise BrokerUnavailable(f"it answers with bytes that are not AMQP 0-9-1: {error}") from error
         link = Link(amqp, str(host), clock)
         connection = RabbitConnection(link, features_of(amqp.server_properties), young_seconds, ask)

@@ -91,6 +91,14 @@ class AmqpConnection(Connection):  # type: ignore[misc]  # py-amqp has no types
             while True:
                 self.blocking_read(0.0)
 
+    def collect(self) -> None:
+        """Close the socket, and free the buffers at once.
+
+        py-amqp's objects refer to each other, so they wait for the garbage collector, and each connection has 128 KiB.
+        """
+        super().collect()
+        self._frame_writer = self._on_inbound_frame = None
+
     def has_heard_lately(self) -> bool:
         return not self.heartbeat or self._monotonic() - self.heard_at <= SILENT_HEARTBEATS * self.heartbeat
 

@@ -104,7 +104,7 @@ def check_request(
     do not fit.
     """
     engine = plan.load()
-    target = engine.target(plan.target)
+    target = engine.target_anywhere(plan.target)
     row_type = type_of_rows(target, plan.message_type)
     if plan.reply_to is not None:
         check_reply(target, engine.target(plan.reply_to))
@@ -145,7 +145,7 @@ def initiate(
         read_records(spark, found, plan.file_format, separator) as records,
     ):
         if records.columns is not None:
-            row_type = type_of_rows(engine.target(plan.target), plan.message_type)
+            row_type = type_of_rows(engine.target_anywhere(plan.target), plan.message_type)
             check_names(records.columns, plan.target, row_type, id_columns)
         frame = records.frame
         if plan.file_format == "parquet":
@@ -228,7 +228,7 @@ def check_types(row: StructType, id_columns: Sequence[str], zone: str) -> None:
 def _check_batches(
     plan: InitiationPlan, reading: ReadSettings, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    checker = Checker(reading, type_of_rows(plan.load().target(plan.target), plan.message_type))
+    checker = Checker(reading, type_of_rows(plan.load().target_anywhere(plan.target), plan.message_type))
     for batch in batches:
         records = zip(*map(values_of, batch.columns), strict=True)
         rows = [row for row in (checker.check(*record) for record in records) if row is not None]
@@ -266,7 +266,7 @@ class ChunkWriter:
         # Of rows without a file: the last one's address, and its ordinal.
         self._place = ("", 0)
         engine = plan.load()
-        self._target = engine.target(plan.target)
+        self._target = engine.target_anywhere(plan.target)
         self._type = type_of_rows(self._target, plan.message_type).__name__
         self._reply_to = engine.target(plan.reply_to) if plan.reply_to else None
         self._node = node_name("spark")

@@ -7,7 +7,7 @@ from typing import Any
 
 from stagepost.flow.claim import Claim
 from stagepost.flow.target import OUTBOUND_PREFIX
-from stagepost.ports.edge import Departing, Fill
+from stagepost.ports.edge import Departing, EdgeView, Fill
 from stagepost.store.sql.database import SqlPart, only, text_of
 
 # The range of the stages of outbound rows.
@@ -54,6 +54,15 @@ class SqlEdge(SqlPart):
     def forget_deaths(self, claim: Claim) -> None:
         named = {"stage": claim.stage, "message_id": claim.message_id}
         self._database.later("forget_departure_deaths", named)
+
+    def note_view(self, view: EdgeView) -> None:
+        self._database.later("note_edge", view._asdict())
+
+    def forget_view(self, node: str, stale: int) -> None:
+        self._database.later("forget_edges", {"node": node, "stale": stale})
+
+    def views(self) -> list[EdgeView]:
+        return [EdgeView(*row) for row in self._run("list_edges").fetchall()]
 
     def _by_stage(self, claims: Sequence[Departing]) -> Iterator[dict[str, Any]]:
         """Name the messages of each stage, in the order in which every session locks their rows."""

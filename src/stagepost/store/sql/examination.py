@@ -9,6 +9,7 @@ from stagepost.flow.clock import microseconds
 from stagepost.flow.target import OUTBOUND_PREFIX
 from stagepost.ports.broker import EdgeAddresses
 from stagepost.ports.declarations import Undeclared
+from stagepost.ports.edge import EdgeView
 from stagepost.ports.findings import Finding
 from stagepost.ports.health import (
     LATELY_SECONDS,
@@ -56,6 +57,7 @@ def health_of(
         undeclared=part("declared stages", lambda: [Undeclared(*row) for row in rows("list_undeclared")]),
         backlogs=part("messages to be sent", lambda: _backlogs(rows)),
         edge=part("addresses at the broker", lambda: _edge(rows)),
+        views=part("the processes at the broker", lambda: [EdgeView(*row) for row in rows("list_edges")]),
         unseen=unseen,
     )
 

@@ -6,7 +6,7 @@ import dataclasses
 import uuid
 
 from stagepost.flow.claim import Claim
-from stagepost.ports.edge import Fill
+from stagepost.ports.edge import EdgeView, Fill
 from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import (
     LONG_ID,
@@ -130,3 +130,24 @@ class EdgesContract(Given):
         enqueued(session, a_row("m2", "pay"), a_row("m3", HERE), a_row("m4", THERE, due_at=NOW + 9))
         assert session.edge.outbound(100) == 3
         assert session.edge.outbound(2) == 2
+
+    def test_each_process_has_one_view_of_its_broker(self, session: Session, other: Session) -> None:
+        ours = EdgeView("broker@one:1", "amqp://here", "connected", NOW, "", 0, 0, NOW)
+        theirs = EdgeView("broker@two:2", "amqp://here", "away", NOW + 1, "it is down", 7, 5, NOW + 1)
+        with committed(session):
+            session.edge.note_view(ours)
+            session.edge.note_view(theirs)
+        assert other.edge.views() == [ours, theirs]
+        later = EdgeView("broker@one:1", "amqp://here", "blocked", NOW + 9, "no disk", 3, 2, NOW + 9)
+        with committed(session):
+            session.edge.note_view(later)
+        assert other.edge.views() == [later, theirs]
+        with committed(session):
+            session.edge.forget_view("broker@nobody:3", NOW + 1)
+        assert other.edge.views() == [later, theirs]
+        with committed(session):
+            session.edge.forget_view("broker@nobody:3", NOW + 2)
+        assert other.edge.views() == [later]
+        with committed(session):
+            session.edge.forget_view("broker@one:1", 0)
+        assert other.edge.views() == []

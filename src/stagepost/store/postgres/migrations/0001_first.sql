@@ -158,6 +158,19 @@ CREATE TABLE stagepost_consumer (
     PRIMARY KEY (address, broker, consumer)
 );
 
+-- The broker as each process with a receiver and a dispatcher sees it. As small as there are such processes.
+CREATE TABLE stagepost_edge (
+    node       text COLLATE "C" PRIMARY KEY,
+    broker     text   NOT NULL,
+    state      text   NOT NULL,
+    since      bigint NOT NULL,
+    reason     text   NOT NULL,
+    -- messages since the process started
+    arrived    bigint NOT NULL,
+    dispatched bigint NOT NULL,
+    seen_at    bigint NOT NULL
+);
+
 -- Append-only history. Ids are given out before the commit, so a greater one may be seen first. A
 -- reader that continues goes by the transaction, and reads only lines that are older than every open transaction.
 --

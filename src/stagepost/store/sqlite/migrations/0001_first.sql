@@ -129,6 +129,19 @@ CREATE TABLE stagepost_consumer (
     PRIMARY KEY (address, broker, consumer)
 ) STRICT, WITHOUT ROWID;
 
+-- The broker as each process with a receiver and a dispatcher sees it. As small as there are such processes.
+CREATE TABLE stagepost_edge (
+    node       TEXT    PRIMARY KEY,
+    broker     TEXT    NOT NULL,
+    state      TEXT    NOT NULL,
+    since      INTEGER NOT NULL,
+    reason     TEXT    NOT NULL,
+    -- messages since the process started
+    arrived    INTEGER NOT NULL,
+    dispatched INTEGER NOT NULL,
+    seen_at    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Append-only history. Readers go by id; AUTOINCREMENT again, for a purge may empty the table.
 CREATE TABLE stagepost_journal (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
