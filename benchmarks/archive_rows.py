@@ -50,7 +50,7 @@ def measure(rows: int = ROWS, rounds: int = ROUNDS) -> Ratio:
             for number in range(rounds):
                 url = copy(server, f"archived{number}", FILLED)
                 limit.append(rows / _copied(spark, url, rows, folder / f"copy{number}"))
-                ours.append(rows / _archived(spark, url, rows, folder / f"archive{number}"))
+                ours.append(rows / archived(spark, url, rows, folder / f"archive{number}"))
     return Ratio(
         name=f"archive of {rows:,} lines of the journal on PostgreSQL, local[*]",
         unit="rows/s",
@@ -65,7 +65,11 @@ def measure(rows: int = ROWS, rounds: int = ROUNDS) -> Ratio:
 def _fill(server: PostgresServer, rows: int) -> None:
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {FILLED}")
-    url = f"{server.url.rpartition('/')[0]}/{FILLED}"
+    fill(f"{server.url.rpartition('/')[0]}/{FILLED}", rows)
+
+
+def fill(url: str, rows: int) -> None:
+    """Write a journal of old lines into an empty database."""
     migrate_database(url)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(FILL, {"rows": rows})
@@ -84,7 +88,8 @@ def _copied(spark: SparkSession, url: str, rows: int, folder: Path) -> float:
     return time.perf_counter() - begin
 
 
-def _archived(spark: SparkSession, url: str, rows: int, folder: Path) -> float:
+def archived(spark: SparkSession, url: str, rows: int, folder: Path) -> float:
+    """Return the seconds that the archive takes. The archive gets all rows, and the store drops them."""
     store = open_store(url)
     with closing(Access(store.session(), SystemClock())) as access:
         begin = time.perf_counter()

@@ -19,7 +19,7 @@ def main(names: Sequence[str]) -> int:
     if unknown:
         print(f"there is no mistake {unknown[0]!r}; there are {', '.join(MISTAKES)}", file=sys.stderr)
         return 2
-    print(f"{ORDERS} orders. The service is killed {KILLS} times on the way, and the validator is unreliable.\n")
+    print(f"{ORDERS} orders. The service is killed {KILLS} times. The validator starts late, and is unreliable.\n")
     print(line(HEADINGS))
     for mistake in (None, *(names or MISTAKES)):
         with tempfile.TemporaryDirectory(prefix="store-and-forward-") as folder:

@@ -12,8 +12,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -36,8 +37,13 @@ REST_SECONDS = 1.5
 # For a whole run on a busy machine.
 DEADLINE_SECONDS = 240.0
 LOOK_SECONDS = 0.05
-# The service is killed when half of the orders are sent, and after so many reads.
-KILLED_AFTER_READS = (15, 30)
+# The service is killed when half of the orders are sent, and each time after so many further reads. The validator is
+# away until so many kills.
+KILLED_AFTER_READS = (15, 15)
+KILLS_WITHOUT_VALIDATOR = 2
+
+# Runs a process while the block lasts.
+Run = Callable[[], AbstractContextManager[None]]
 
 GATEWAY = """
 bind = "127.0.0.1:{port}"
@@ -92,9 +98,11 @@ def run(mistake: str | None, folder: Path, environment: Mapping[str, str]) -> Ou
         configuration = folder / "gateway.toml"
         configuration.write_text(GATEWAY.format(folder=folder, port=port, validator=validator_port), encoding="utf-8")
         service = ["-m", "stagepost", "gateway", str(configuration), "--log-level", "error"]
-    validator = ["-m", "examples.store_and_forward.validator", str(folder / "validator.db"), str(validator_port)]
-    with process(validator, validator_port, environment, deadline, folder):
-        sent = send_through(service, port, mistake, environment, deadline, folder, is_naive=is_naive)
+    words = ["-m", "examples.store_and_forward.validator", str(folder / "validator.db"), str(validator_port)]
+    validator = partial(process, words, validator_port, environment, deadline, folder)
+    running = partial(process, service, port, environment, deadline, folder)
+    producer = Producer(port, has_new_ids=mistake == "new-id-on-retry", is_deaf=mistake == "answer-ignored")
+    sent = send_through(running, validator, producer, deadline, folder, is_naive=is_naive)
     taken = [number for (number,) in rows(folder / "validator.db", "SELECT number FROM taken ORDER BY place")]
     counts = Counter(taken)
     return Outcome(
@@ -108,33 +116,29 @@ def run(mistake: str | None, folder: Path, environment: Mapping[str, str]) -> Ou
 
 
 def send_through(
-    service: Sequence[str],
-    port: int,
-    mistake: str | None,
-    environment: Mapping[str, str],
-    deadline: float,
-    folder: Path,
-    *,
-    is_naive: bool,
+    service: Run, validator: Run, producer: Producer, deadline: float, folder: Path, *, is_naive: bool
 ) -> int:
     """Let the producer send. Kill the service with SIGKILL, in the middle of the orders and of its reads, and go on."""
-    producer = Producer(port, has_new_ids=mistake == "new-id-on-retry", is_deaf=mistake == "answer-ignored")
     halves = Event()
     sent: list[int] = []
     thread = Thread(target=lambda: sent.append(producer.send(ORDERS, halves, deadline)))
-    with process(service, port, environment, deadline, folder):
-        thread.start()
-        halves.wait(DEADLINE_SECONDS)
-    for number in KILLED_AFTER_READS:
-        with process(service, port, environment, deadline, folder):
-            # A lost message is never read.
-            while reads(folder, is_naive=is_naive) < number and not (
-                not thread.is_alive() and is_at_rest(folder, is_naive=is_naive)
-            ):
-                time.sleep(LOOK_SECONDS)
-    with process(service, port, environment, deadline, folder):
-        thread.join()
-        wait_until(lambda: is_at_rest(folder, is_naive=is_naive), deadline, "the queue is empty")
+    with ExitStack() as rest:
+        with service():
+            thread.start()
+            halves.wait(DEADLINE_SECONDS)
+        for kills, count in enumerate(KILLED_AFTER_READS, start=1):
+            if kills == KILLS_WITHOUT_VALIDATOR:
+                rest.enter_context(validator())
+            wanted = reads(folder, is_naive=is_naive) + count
+            with service():
+                # A lost message is never read.
+                while reads(folder, is_naive=is_naive) < wanted and not (
+                    not thread.is_alive() and is_at_rest(folder, is_naive=is_naive)
+                ):
+                    time.sleep(LOOK_SECONDS)
+        with service():
+            thread.join()
+            wait_until(lambda: is_at_rest(folder, is_naive=is_naive), deadline, "the queue is empty")
     if not sent:
         raise TimeoutError("the producer could not send all orders")
     return sent[0]

@@ -1,7 +1,7 @@
 """The end of the chain: a consumer that logs each message it takes, and that is as unreliable as consumers are.
 
-It takes each message id once, in its own transaction: ``stagepost.gateway.receiver``. So a message is doubled only if
-it comes under two ids.
+It starts when the service was killed twice. It takes each message id once, in its own transaction:
+``stagepost.gateway.receiver``. So a message is doubled only if it comes under two ids.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from stagepost.gateway.receiver import AtWork, make_table, receive
 
 # The reader waits for an answer for this time.
 PATIENCE_SECONDS = 0.5
+WORK_SECONDS = 0.05
 # A message whose number ends with one of these digits meets this at its first attempts.
 MOODS = {1: "refuses", 4: "answers late", 7: "answers half", 9: "answers late"}
 ATTEMPTS_IN_MOOD = 2
@@ -59,6 +60,7 @@ class Handler(BaseHTTPRequestHandler):
         if mood == "refuses":
             self.answer(503)
             return
+        time.sleep(WORK_SECONDS)
         try:
             self.server.take(self.headers["Message-Id"], number, body)
         except AtWork:

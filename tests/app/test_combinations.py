@@ -49,6 +49,7 @@ PAIRS = [
     Pair("effect and outbox", "effect", {}, "Give the call a stage of its own", QUEUE, at_start=True),
     Pair("effect and document", "effect in document", {}, "Give the call a stage of its own"),
     Pair("session and transport", "session", {"mode": "transport"}, "Use mode='best_effort'", BROKER),
+    Pair("session and app of transport", "session", {}, "Use mode='best_effort'", BROKER | {"mode": "transport"}),
     Pair("service and no scopes", "service", {}, "Give it some: App(…, scopes=…)"),
     Pair("document and batch", "document", {"batch": 5}, "Leave batch= out"),
     Pair("document and guard", "document", {"guard": "reactive"}, "leave guard= and key= out"),

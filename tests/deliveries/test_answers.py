@@ -16,6 +16,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import ReplayRefused
 from stagepost.gateway.out import Posted, Refusal
+from stagepost.gateway.out.client import ANSWER_BYTES_MAX
 from stagepost.ports.dead_letters import Selection
 from stagepost.recovery.outbound import COPY_HORIZON
 from stagepost.runtime.service import NeverStops
@@ -291,6 +292,14 @@ def test_a_route_says_what_answers_mean(
     route(consumer(act), "f1", **settings)
     outcome = harness().run_one()
     assert kinds([outcome]) == [kind]
+
+
+def test_an_answer_that_is_too_long_to_look_for_its_error_may_be_one_of_a_taken_message(
+    consumer: NewConsumer, route: Declare, harness: NewHarness
+) -> None:
+    long = answer(200, b" " * (ANSWER_BYTES_MAX + 1) + b'{"error": 1}')
+    route(consumer(long, answer(422)), "f1", error_field="error")
+    assert kinds(harness().drain()) == ["Redelivered", "maybe-delivered"]
 
 
 def test_no_log_shows_a_secret_of_the_route_or_a_frame_of_the_client(

@@ -20,6 +20,7 @@ from tests.deliveries.conftest import NewConsumer
 from tests.deliveries.test_whole_chain import FAULTS, Books, has_at_least
 from tests.faults.worker_fleet import PROCESS, SCRIPT
 from tests.gateway.http_calls import listening_socket, post, wait_until_alive
+from tests.gateway.logs import unclear_lines
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup, kill
 from tests.waiting import wait_until
@@ -85,8 +86,10 @@ class Services:
         for each in self._started:
             each.kill()
         self._group.kill_all()
-        for log in self._folder.glob("*.log"):
-            print(f"--- {log.name}\n{log.read_text(errors='replace')[-4000:]}")  # noqa: T201
+        print(self.logs()[-16_000:])  # noqa: T201
+
+    def logs(self) -> str:
+        return "".join(each.read_text(errors="replace") for each in sorted(self._folder.glob("*.log")))
 
     def _url(self, name: str) -> str:
         return f"sqlite:///{self._folder}/{name}.db"
@@ -144,3 +147,4 @@ def test_every_order_arrives_once_over_a_broker_while_processes_are_killed(
     wait_until(lambda: books.done.keys() >= set(orders) or services.letters(), "all orders reached the consumer")
     assert services.letters() == []
     assert books.done == dict.fromkeys(orders, 1)
+    assert unclear_lines(services.logs()) == []

@@ -186,6 +186,31 @@ def test_a_request_that_is_cancelled_with_its_task_waits_no_more_and_its_reply_e
     wait_until(lambda: "expired" in names(replies(worker)), "the reply has expired")
 
 
+def test_a_request_that_is_cancelled_while_it_starts_gets_no_reply_and_its_flow_goes_on(
+    app: App,
+    harness: Callable[..., Harness],
+    double: Target[Number, Number],
+    held: Callable[[], AbstractContextManager[None]],
+) -> None:
+    app.request(double, Number(0), flow_id="opens the database")
+    harness().drain()
+
+    async def main() -> None:
+        with held():
+            task = asyncio.ensure_future(app.arequest(double, Number(1), flow_id="flow", timeout=PATIENCE_SECONDS))
+            for _ in range(TICKS):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    # The loop waits for its threads at the end.
+    asyncio.run(main())
+    worker = harness()
+    assert [type(each) for each in worker.drain()] == [Completed]
+    wait_until(lambda: "expired" in names(replies(worker, "flow")), "the reply has expired")
+
+
 def test_a_future_whose_wait_was_cancelled_says_so(app: App, double: Target[Number, Number]) -> None:
     future = app.request(double, Number(1), flow_id="flow")
 

@@ -20,6 +20,7 @@ What goes wrong is in the message (see ``handler_faults``), or in the environmen
     BANK_CLOCK       a file with the seconds by which the wall clock is off
     BANK_SABOTAGE    the guarantee of the library to break: see ``sabotage``
     BANK_QUEUE       the URL of its messages, where they are not beside its ledger; BANK_MODE is the stages' mode then
+    BANK_CLEARING    how the bytes of its messages go after they were sent: see ``App(clearing=…)``
     BANK_LEASE       seconds until what was not marked as sent, or is in doubt, is looked at
     BANK_APP_NAME    the app's, if not bank
     BANK_BATCH       how many messages of a stage may share a transaction
@@ -38,6 +39,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 from stagepost import App, Context, Endpoint, Redelivery, StagedEndpoint, Target
 from stagepost.flow.claim import Claim
@@ -45,6 +47,7 @@ from stagepost.flow.clock import SECOND, SystemClock, microseconds
 from stagepost.runtime import watchdog
 from stagepost.runtime.modes import check_mode
 from stagepost.transaction import inbox_guard, relay, two_phase
+from stagepost.transaction.sent_marks import Clearing
 from stagepost.transaction.steps import Step, StepListener, unobserved
 from tests.faults.handler_faults import killed_once, meet, meet_async, once, wait_at
 
@@ -190,6 +193,7 @@ def open_bank(database: str | None = None, queue: str | None = None, mode: str |
         database=database,
         queue=queue,
         mode=None if mode is None else check_mode(mode),
+        clearing=cast("Clearing", os.environ.get("BANK_CLEARING", "worker")),
         listener=listener_of_environment(),
         clock=clock_of_environment(),
     )
@@ -286,8 +290,10 @@ def tune(wanted: str) -> None:
             case "unsendable":
                 relay.PAUSE = int(float(value) * SECOND)
             case _:
-                module, constant = TUNED[name]
-                vars(import_module(module))[constant] = float(value)
+                place, constant = TUNED[name]
+                constants = vars(import_module(place))
+                assert constant in constants, f"{place} has no {constant}"
+                constants[constant] = float(value)
 
 
 tune(os.environ.get("BANK_TUNE", ""))

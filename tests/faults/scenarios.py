@@ -41,13 +41,13 @@ def killed_at_a_step(
 
 
 def killed_at_each_step(
-    books: Books, fleet: WorkerFleet, folder: Path, steps: Sequence[Step], occurrence: int = 7
+    books: Books, fleet: WorkerFleet, folder: Path, steps: Sequence[Step], occurrence: int = 7, **settings: str
 ) -> list[str]:
     """One worker process after the other, each at another step, in one history."""
     flows = transfers(10 + occurrence * len(steps) // 2)
     books.start(flows)
     kills = [f"{step},*,{occurrence},{folder}/{step}" for step in steps]
-    fleet.command("--threads", "3", kill=";".join(kills), tune="death=0.1,restart=0.1")
+    fleet.command("--threads", "3", kill=";".join(kills), tune="death=0.1,restart=0.1", **settings)
     settle(books, fleet.standstill_seconds)
     unharmed = [f"unharmed: nobody was killed at {step}" for step in steps if not (folder / step).exists()]
     return [*unharmed, *books.problems(flows), *books.blamed("failed")]

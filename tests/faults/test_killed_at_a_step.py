@@ -35,6 +35,20 @@ def test_workers_killed_at_each_step_one_after_the_other_leave_every_effect_exac
     assert killed_at_each_step(books, fleet, tmp_path, STEPS[MODES[store]]) == []
 
 
+@pytest.mark.parametrize(
+    "store",
+    [pytest.param("sqlite-outbox", marks=pytest.mark.more), pytest.param("postgres-outbox", marks=pytest.mark.soak)],
+)
+@pytest.mark.parametrize("clearing", ["message", "sweep"])
+def test_workers_killed_around_their_sends_leave_no_stored_bytes(
+    clearing: str, books: Books, fleet: WorkerFleet, tmp_path: Path
+) -> None:
+    steps = [Step.COMMITTED, Step.DISPATCHED, Step.CONFIRMED]
+    problems = killed_at_each_step(books, fleet, tmp_path, steps, 3, clearing=clearing)
+    # No handler sends the messages that mark, so their ids follow another rule.
+    assert [each for each in problems if "sent to bank.stagepost.dispatched" not in each] == []
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("occurrence", [1, 7, 40])
 @pytest.mark.parametrize(("store", "step"), [(store, step) for store, mode in MODES.items() for step in STEPS[mode]])

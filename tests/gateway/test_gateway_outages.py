@@ -24,11 +24,12 @@ from stagepost.flow.errors import (
     StoreUnavailable,
 )
 from stagepost.flow.initiation import Acceptance, Verdict
-from stagepost.gateway import Limits, Route, asgi
+from stagepost.gateway import Limits, Route, asgi, group_commit
+from stagepost.gateway.steps import GatewayStep
 from tests.faults.disks import full, mounted
 from tests.gateway.conftest import NewGateway
 from tests.gateway.shop import ONE, ORDERS, WITH_ID, stored, with_endpoint
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 ERRORS = {
     StoreUnavailable: ("store-unavailable", 503),
@@ -51,6 +52,23 @@ def writing(app: App, write: Callable[[Write, Sequence[Acceptance]], list[Verdic
         yield
     finally:
         starter.write_each = real  # type: ignore[method-assign]  # as it was
+
+
+class Valid:
+    """A listener that waits until so many messages have passed all checks. All but the last wait for their commit."""
+
+    def __init__(self, messages: int) -> None:
+        self._missing = messages
+        self._all = threading.Event()
+
+    def __call__(self, step: GatewayStep, message_ids: Sequence[str]) -> None:
+        if step == GatewayStep.VALID:
+            self._missing -= len(message_ids)
+            if self._missing == 0:
+                self._all.set()
+
+    def wait(self) -> None:
+        assert self._all.wait(PATIENCE_SECONDS), f"{self._missing} messages have not passed all checks"
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda each: each.__name__)
@@ -94,15 +112,17 @@ def test_one_bad_message_of_a_group_fails_alone(
     error: type[StoreError], sqlite_shop: App, gateway_of: NewGateway
 ) -> None:
     groups: list[int] = []
+    valid = Valid(5)
 
     def refuse_one(real: Write, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        valid.wait()
         groups.append(len(acceptances))
         if any(each.outgoing.envelope.flow_id.endswith(":bad") for each in acceptances):
             raise error("this one")
         return real(acceptances)
 
     with writing(sqlite_shop, refuse_one):
-        client = gateway_of(sqlite_shop)
+        client = gateway_of(sqlite_shop, listener=valid)
         ids = ["1", "2", "bad", "4", "5"]
         answers = client.call(*(client.posting("/orders", ONE, {"Message-Id": each}) for each in ids))
     assert [each.status for each in answers] == [200, 200, ERRORS[error][1], 200, 200]
@@ -112,16 +132,29 @@ def test_one_bad_message_of_a_group_fails_alone(
 
 def test_concurrent_requests_share_a_commit_of_a_limited_size(sqlite_shop: App, gateway_of: NewGateway) -> None:
     groups: list[int] = []
+    valid = Valid(100)
 
     def count(real: Write, acceptances: Sequence[Acceptance]) -> list[Verdict]:
+        valid.wait()
         groups.append(len(acceptances))
         return real(acceptances)
 
     with writing(sqlite_shop, count):
-        client = gateway_of(sqlite_shop, limits=Limits(group_max=20))
+        client = gateway_of(sqlite_shop, limits=Limits(group_max=20), listener=valid)
         answers = client.call(*(client.posting("/orders", ONE, {"Message-Id": str(n)}) for n in range(100)))
     assert [each.status for each in answers] == 100 * [200]
     assert (sum(groups), max(groups)) == (100, 20)
+
+
+def test_the_thread_of_the_commits_ends_when_none_is_wanted_and_starts_again(
+    sqlite_shop: App, gateway_of: NewGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "IDLE_SECONDS", 0.0)
+    client = gateway_of(sqlite_shop)
+    for number in range(3):
+        assert client.post("/orders", ONE, {"Message-Id": str(number)}).status == 200
+        wait_until(lambda: "gateway-commits" not in {each.name for each in threading.enumerate()}, "it has ended")
+    assert stored(sqlite_shop) == 3
 
 
 def test_a_request_whose_time_is_over_before_its_commit_begins_is_dropped(

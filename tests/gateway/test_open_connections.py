@@ -6,6 +6,7 @@ import asyncio
 import resource
 import socket
 import ssl
+import struct
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -94,7 +95,10 @@ def patient_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEADERS_SECONDS", 2 * PATIENCE_SECONDS)
 
 
-def test_a_burst_beyond_the_limit_ends_no_connection() -> None:
+def test_a_burst_beyond_the_limit_ends_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a busy machine a request may take long to be read.
+    monkeypatch.setattr(connections, "UNDISTURBED_SECONDS", 2 * PATIENCE_SECONDS)
+
     async def main() -> None:
         app = Held()
         app.answer.set()
@@ -176,6 +180,51 @@ def test_a_client_that_does_not_take_its_answer_loses_its_connection() -> None:
             _, writer = await connect()
             writer.write(REQUEST)
             await until(lambda: app.at_work == 1)
+            reader, writer = await connect()
+            writer.write(REQUEST)
+            assert status_of(await reader.readuntil(b"\r\n\r\n")) == b"HTTP/1.1 200"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_at_work", [False, True], ids=["between requests", "during its request"])
+def test_a_client_that_leaves_gives_its_place_back_at_once(*, is_at_work: bool) -> None:
+    held = Held()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and is_at_work and not held.at_work:
+            held.at_work += 1
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        held.answer.set()
+        await held(scope, receive, send)
+
+    async def main() -> None:
+        async with served(app, limited(Limits(connections=1))) as connect:
+            reader, writer = await connect()
+            writer.write(REQUEST)
+            await until(lambda: held.at_work == 1)
+            if not is_at_work:
+                await reader.readuntil(b"\r\n\r\n")
+            # The end of the client's bytes would be the end of the connection for h11, a reset is not.
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+            reader, writer = await connect()
+            writer.write(REQUEST)
+            assert status_of(await reader.readuntil(b"\r\n\r\n")) == b"HTTP/1.1 200"
+
+    asyncio.run(main())
+
+
+def test_an_answer_before_the_end_of_a_body_ends_its_connection() -> None:
+    async def main() -> None:
+        app = Held()
+        app.answer.set()
+        async with served(app, limited(Limits(connections=1))) as connect:
+            reader, writer = await connect()
+            # More chunks than the server keeps for an app that does not read them.
+            writer.write(HALF_A_HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + 100 * b"1\r\nx\r\n")
+            assert status_of(await reader.read()) == b"HTTP/1.1 200"
             reader, writer = await connect()
             writer.write(REQUEST)
             assert status_of(await reader.readuntil(b"\r\n\r\n")) == b"HTTP/1.1 200"

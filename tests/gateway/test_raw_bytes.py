@@ -152,6 +152,19 @@ def test_two_requests_on_one_connection_are_answered_in_order(gateway: Gateways)
     assert stored(gateway.url) == before + 1
 
 
+@pytest.mark.parametrize("behind", [b"\r\n", BEHIND], ids=["blank line", "request"])
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_bytes_behind_the_last_request_of_a_connection_do_not_change_its_answer(
+    version: bytes, behind: bytes, gateway: Gateways, request: pytest.FixtureRequest
+) -> None:
+    before = stored(gateway.url)
+    head = HEAD.replace(b"HTTP/1.1", b"HTTP/" + version).replace(b"raw", request.node.callspec.id.encode())
+    sent = head + b"Connection: close\r\n" + LENGTH + b"\r\n" + BODY + behind
+    # A 400 would tell the producer that its message is not accepted.
+    assert statuses(answers_to(gateway.port, sent)) == [200]
+    assert stored(gateway.url) == before + 1
+
+
 @pytest.mark.parametrize("framing", [b"Content-Length: 60\r\n", CHUNKED])
 def test_a_connection_that_ends_in_mid_body_stores_nothing_even_where_the_body_looks_whole(
     framing: bytes, gateway: Gateways

@@ -16,6 +16,7 @@ from stagepost.app.app import engine_of
 from stagepost.flow import ids
 from tests.gateway.gateways import Gateways
 from tests.gateway.http_calls import post, wait_until_alive
+from tests.gateway.logs import unclear_lines
 from tests.gateway.shop import ONE
 from tests.processes import ProcessGroup, kill
 from tests.servers.postgres import OwnServer
@@ -76,7 +77,7 @@ def check_each_order_is_stored_once(url: str, producers: Producers) -> None:
 
 @pytest.mark.more
 def test_orders_are_stored_once_while_gateways_are_killed(gateways: Gateways, group: ProcessGroup) -> None:
-    gateways.command(2)
+    gateways.command(2, "--json")
     wait_until_alive(gateways.port)
     producers, chance = Producers(gateways.port), Random(0)
     try:
@@ -94,6 +95,7 @@ def test_orders_are_stored_once_while_gateways_are_killed(gateways: Gateways, gr
     finally:
         producers.close()
     check_each_order_is_stored_once(gateways.url, producers)
+    assert unclear_lines(gateways.log) == []
 
 
 @pytest.fixture
@@ -115,7 +117,7 @@ def test_orders_are_stored_once_while_the_database_server_is_killed(
 ) -> None:
     gateways, server = served_by_mortal
     stop: Callable[[], None] = server.kill if how == "killed" else lambda: server.stop("immediate")
-    gateways.command(2)
+    gateways.command(2, "--json")
     wait_until_alive(gateways.port)
     producers = Producers(gateways.port)
     try:
@@ -136,4 +138,4 @@ def test_orders_are_stored_once_while_the_database_server_is_killed(
         producers.close()
     assert producers.answers[503] > 0
     check_each_order_is_stored_once(gateways.url, producers)
-    assert "Traceback" not in gateways.log
+    assert unclear_lines(gateways.log) == []

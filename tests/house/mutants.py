@@ -56,10 +56,13 @@ DELIVERIES = "tests/deliveries"
 WORKERS = f"{DELIVERIES}/test_worker_processes.py"
 PURGING = "tests/transaction/test_purging.py"
 PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
+ARCHIVED_REPLAY = "tests/pipeline/test_archived_replay.py"
+STATE = "tests/pipeline/test_audit_state.py"
 ARCHIVER = "tests/pipeline/test_archiver.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
 RAW_BYTES = "tests/gateway/test_raw_bytes.py"
+OPEN_CONNECTIONS = "tests/gateway/test_open_connections.py"
 BROKER_DOCTOR = "tests/edges/test_doctor_of_brokers.py"
 HOSTILE = "tests/gateway/test_hostile_requests.py"
 AMOUNTS = "tests/transaction/test_recorded_amounts.py"
@@ -219,8 +222,15 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a purge keeps all lines of a flow that is open",
         file="stagepost/store/postgres/retention.py",
-        find="return recent | self",
+        find='return self._set("list_recent_flows_of_range", wanted) | self',
         replace="return self",
+        tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
+    ),
+    Mutant(
+        promise="a purge keeps all lines of a flow that is open",
+        file="stagepost/store/postgres/statements/list_open_flows_of_range.sql",
+        find="    UNION SELECT flow_id FROM stagepost_ready\n",
+        replace="",
         tests=[f"{PURGING_LINES}::test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended[postgres]"],
     ),
     Mutant(
@@ -268,6 +278,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite]"],
     ),
     Mutant(
+        promise="a purge passes no reader of the journal",
+        file="stagepost/store/sql/statements/list_held.sql",
+        find="FROM stagepost_audit_state WHERE",
+        replace="FROM stagepost_audit_state WHERE false AND",
+        tests=[f"{PURGING_LINES}::test_no_line_goes_that_a_reader_has_not_read[sqlite-audit]"],
+    ),
+    Mutant(
         promise="the archive is what manifests name, and one archiver adds that of a range",
         file="stagepost/pipeline/archiver.py",
         find="            if (0 if last is None else last.next) != manifest.first or not self._archives.add(taken):\n",
@@ -300,16 +317,28 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/pipeline/archived_replay.py",
         find='        if verdict.outcome != "started":',
         replace="        if False:",
-        tests=[
-            "tests/pipeline/test_archived_replay.py::test_a_letter_comes_back_once_with_its_id_and_its_bytes[sqlite]"
-        ],
+        tests=[f"{ARCHIVED_REPLAY}::test_a_letter_comes_back_once_with_its_id_and_its_bytes[sqlite]"],
     ),
     Mutant(
         promise="a letter stays in the archive while an outbox has its message",
         file="stagepost/pipeline/archived_replay.py",
         find="self._access.is_held(letter.stage, letter.message_id) or ",
         replace="",
-        tests=["tests/pipeline/test_archived_replay.py::test_a_message_that_waits_only_in_the_second_file_lives"],
+        tests=[f"{ARCHIVED_REPLAY}::test_a_message_that_waits_only_in_the_second_file_lives"],
+    ),
+    Mutant(
+        promise="a replay from the archive sees a commit whose line leaves the store meanwhile",
+        file="stagepost/pipeline/archived_replay.py",
+        find="            archived = commits.look()\n",
+        replace="            archived = commits._found\n",
+        tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[sqlite-archived]"],
+    ),
+    Mutant(
+        promise="a replay from the archive sees a commit whose line leaves the store meanwhile",
+        file="stagepost/pipeline/archived_replay.py",
+        find="            archived = commits.look()\n            self._check_provable(parts)\n",
+        replace="            archived = commits.look()\n",
+        tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[sqlite-purged]"],
     ),
     Mutant(
         promise="a report reads each line once, from the archive or from the store",
@@ -1045,6 +1074,20 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/pipeline/test_rounds.py::test_each_slot_gets_a_loop_and_so_does_each_that_comes_later"],
     ),
     Mutant(
+        promise="work is divided by the slots of all executors",
+        file="stagepost/pipeline/session.py",
+        find="(not seen or now - changed < SETTLED_SECONDS)",
+        replace="not seen",
+        tests=["tests/pipeline/test_slots.py::test_a_job_is_divided_when_no_further_executor_joins"],
+    ),
+    Mutant(
+        promise="an audit that loses what an executor had read reads again",
+        file="stagepost/pipeline/jobs/audit.py",
+        find="            if not has_lost_checkpoint(error):\n",
+        replace="            if True:\n",
+        tests=["tests/pipeline/test_audit_while_working.py::test_reads_that_an_executor_took_along_are_made_again"],
+    ),
+    Mutant(
         promise="the sink imports the app from a zip that was shipped",
         file="stagepost/pipeline/task_plan.py",
         find='PACKED = (".zip", ".egg")',
@@ -1180,6 +1223,20 @@ MUTANTS: Sequence[Mutant] = (
         tests=(f"{ON_SQLITE}::test_a_state_that_begins_elsewhere_than_the_named_one_ended_is_not_named",),
     ),
     Mutant(
+        promise="an audit forgets a dead message when its letter has left the store, and not before",
+        file="stagepost/pipeline/transforms/losses.py",
+        find='    return F.col("place").isNull() & is_old\n',
+        replace="    return is_old\n",
+        tests=[f"{STATE}::test_a_dead_flow_is_forgotten_when_its_letter_has_left_the_store"],
+    ),
+    Mutant(
+        promise="an audit forgets a dead message when its letter has left the store, and not before",
+        file="stagepost/pipeline/jobs/audit_search.py",
+        find="lost(whereabouts.where(has_left), _head(scope))",
+        replace="whereabouts.where(has_left)",
+        tests=[f"{STATE}::test_a_dead_flow_is_forgotten_when_its_letter_has_left_the_store"],
+    ),
+    Mutant(
         promise="growth is measured, or taken from a whole journal, or unknown",
         file="stagepost/pipeline/report/growth.py",
         find="elif store is not None and not store.is_purged and",
@@ -1191,9 +1248,7 @@ MUTANTS: Sequence[Mutant] = (
         file="stagepost/pipeline/jobs/audit_state.py",
         find='if None in rows.values() or rows["messages"] != messages:',
         replace="if None in rows.values():",
-        tests=(
-            "tests/pipeline/test_audit_state.py::test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused",
-        ),
+        tests=(f"{STATE}::test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused",),
     ),
     Mutant(
         promise="a stage belongs to one app, even if two start at once",
@@ -1555,9 +1610,39 @@ MUTANTS: Sequence[Mutant] = (
         replace="        return None\n",
         tests=[
             (
-                "tests/gateway/test_open_connections.py::"
+                f"{OPEN_CONNECTIONS}::"
                 "test_a_connection_beyond_the_limit_takes_the_place_of_the_one_that_waits_longest_for_a_request"
             )
+        ],
+    ),
+    Mutant(
+        promise="a client that leaves gives its place back",
+        file="stagepost/gateway/connections.py",
+        find="                await self.idle_task.stop()\n",
+        replace="",
+        tests=[f"{OPEN_CONNECTIONS}::test_a_client_that_leaves_gives_its_place_back_at_once[between requests]"],
+    ),
+    Mutant(
+        promise="a client that leaves gives its place back",
+        file="stagepost/gateway/connections.py",
+        find="                self._is_read = True\n",
+        replace="",
+        tests=[f"{OPEN_CONNECTIONS}::test_a_client_that_leaves_gives_its_place_back_at_once[during its request]"],
+    ),
+    Mutant(
+        promise="an answer before the end of a body ends its connection",
+        file="stagepost/gateway/http1.py",
+        find="                queue.get_nowait()\n",
+        replace="                break\n",
+        tests=[f"{OPEN_CONNECTIONS}::test_an_answer_before_the_end_of_a_body_ends_its_connection"],
+    ),
+    Mutant(
+        promise="bytes behind the last request of a connection change no answer",
+        file="stagepost/gateway/http1.py",
+        find="            return h11.NEED_DATA\n",
+        replace="            pass\n",
+        tests=[
+            f"{RAW_BYTES}::test_bytes_behind_the_last_request_of_a_connection_do_not_change_its_answer[1.1-request]"
         ],
     ),
     # The connection to RabbitMQ

@@ -21,6 +21,7 @@ from stagepost.transaction.outcome import Abandoned, Buried, Completed, Redelive
 from tests.integrations.attempts import Run, completes, cut_off, refusing_two_commits
 from tests.integrations.django_shop import Line, Sale, make_tables, use
 from tests.integrations.models import Order, rows, sales, url_of
+from tests.waiting import PATIENCE_SECONDS
 
 IN_EVERY_MODE = True
 pytestmark = pytest.mark.longer_on_postgres
@@ -99,9 +100,24 @@ def test_an_atomic_block_is_a_savepoint(app: App, run: Run) -> None:
             Line.objects.create(sale=sale, item="same")
         with transaction.atomic(), transaction.atomic():
             Sale.objects.create(order_id="kept too")
+        savepoint = transaction.savepoint()
+        Sale.objects.create(order_id="undone by hand")
+        transaction.savepoint_rollback(savepoint)
 
     assert isinstance(run(handle), Completed)
     assert sales(app) == ["kept", "kept too"]
+
+
+def test_an_inner_block_without_a_savepoint_takes_the_attempt_with_it(app: App, run: Run) -> None:
+    def handle(ctx: Context) -> None:
+        Sale.objects.create(order_id="o1")
+        with suppress(ValueError), transaction.atomic(savepoint=False):
+            raise ValueError
+
+    outcome = run(handle)
+    assert isinstance(outcome, Redelivered)
+    assert isinstance(outcome.error, TransactionManagementError)
+    assert sales(app) == []
 
 
 def test_a_caught_error_that_no_savepoint_undid_fails_the_attempt(app: App, run: Run) -> None:
@@ -254,6 +270,20 @@ def test_a_flow_never_starts_where_the_block_fails(app: App, pay: Target[Order, 
 def test_outside_a_block_a_flow_starts_at_once(app: App, pay: Target[Order, None]) -> None:
     assert app.start(pay, Order("o1"), flow_id="o1", session=connection).is_new
     assert flows(app) == 1
+
+
+def test_a_request_in_an_atomic_block_is_waited_for_after_the_block(app: App, harness: Callable[..., Harness]) -> None:
+    @app.endpoint("ask")
+    def ask(ctx: Context, order: Order) -> Order:
+        return order
+
+    with transaction.atomic():
+        Sale.objects.create(order_id="o1")
+        future = app.request(ask, Order("o1"), flow_id="o1", session=connection)
+        with pytest.raises(IllegalCall, match="Commit first"):
+            future.result(PATIENCE_SECONDS)
+    assert [type(each) for each in harness().drain()] == [Completed]
+    assert future.result(PATIENCE_SECONDS) == Order("o1")
 
 
 def test_a_broken_block_takes_no_flow(app: App, pay: Target[Order, None]) -> None:

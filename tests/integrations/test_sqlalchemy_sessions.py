@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -374,9 +375,22 @@ def test_ctx_session_in_mode_transport_is_refused_when_it_is_declared(app: App) 
     def connection(ctx: Context, order: Order) -> None:
         ctx.connection.execute("SELECT 1")
 
-    for handler in (session, sql, connection):
-        name = handler.__name__
-        with pytest.raises(DeclarationError, match=rf"stage {name} of pay uses ctx\.{name}.*Use mode='best_effort'"):
+    def captured(ctx: Context, order: Order) -> None:
+        ctx.session.add(Sale(order_id=order.id))
+        ctx.after_commit(lambda: str(ctx.flow_id))
+
+    def within(ctx: Context, order: Order) -> None:
+        ctx.after_commit(str, [ctx.session for _ in range(2)])
+
+    @functools.wraps(session)
+    def wrapped(*arguments: Any) -> None:
+        session(*arguments)
+
+    for handler, name in (
+        *((each, each.__name__) for each in (session, sql, connection)),
+        *((each, "session") for each in (captured, within, wrapped)),
+    ):
+        with pytest.raises(DeclarationError, match=rf"of pay uses ctx\.{name}.*Use mode='best_effort'"):
             app.endpoint("pay", mode="transport")(handler)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks import archive_rows
 from stagepost.app.app import engine_of
 from stagepost.flow.clock import HOUR, SystemClock
 from stagepost.pipeline.archive_folder import digest_of
 from stagepost.pipeline.jobs.archive import archive
+from stagepost.ports.session import Session
 from stagepost.runtime.access import Access
 from stagepost.runtime.databases import open_store
 from stagepost.testing.contract.givens import committed
@@ -33,6 +36,7 @@ import os, signal, sys
 from pathlib import Path
 from stagepost.flow.clock import SystemClock
 from stagepost.pipeline.jobs.archive import archive
+from stagepost.ports.session import Session
 from stagepost.pipeline.session import spark_session
 from stagepost.runtime.access import Access
 from stagepost.runtime.databases import open_store
@@ -51,16 +55,19 @@ with spark_session("victim") as spark:
 def age(books: Books) -> None:
     """Let all that is there become old, and close its range."""
     with closing(engine_of(books.app).access()) as access:
-        session = access.session
+        grow_old(access.session)
+
+
+def grow_old(session: Session) -> None:
+    with committed(session):
+        session.retention.declare("tests", {"@journal": KEEP, "@dead_letters": KEEP})
+    for hour in range(KEEP + 2):
         with committed(session):
-            session.retention.declare("tests", {"@journal": KEEP, "@dead_letters": KEEP})
-        for hour in range(KEEP + 2):
-            with committed(session):
-                session.retention.count_hour(SystemClock().now() + hour * HOUR)
-        mark = session.retention.mark(session.retention.hours())
-        assert mark is not None
-        with committed(session):
-            session.retention.cut(mark.line)
+            session.retention.count_hour(SystemClock().now() + hour * HOUR)
+    mark = session.retention.mark(session.retention.hours())
+    assert mark is not None
+    with committed(session):
+        session.retention.cut(mark.line)
 
 
 def archived(cli: Cli, folder: Path) -> list[dict[str, Any]]:
@@ -148,3 +155,12 @@ def test_an_archiver_that_is_killed_after_spark_wrote_is_ended_by_the_next_one(
     assert (manifest.rows, manifest.folder == left.name) == (lines, False)
     assert books.rows("SELECT count(*) FROM stagepost_journal") == [(0,)]
     assert [digest_of(each) for each in left.glob("*.parquet")] == digests
+
+
+@pytest.mark.more
+def test_the_benchmark_archives_all_its_rows(
+    spark: SparkSession, new_postgres: Callable[[], str], tmp_path: Path
+) -> None:
+    url = new_postgres()
+    archive_rows.fill(url, 1_000)
+    assert archive_rows.archived(spark, url, 1_000, tmp_path / "archive") > 0

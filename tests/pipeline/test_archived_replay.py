@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +24,7 @@ from stagepost.flow.effects import EffectId
 from stagepost.flow.errors import ReplayRefused
 from stagepost.pipeline.archived_replay import ArchivedReplay
 from stagepost.ports.dead_letters import DeadLetter
+from stagepost.ports.session import Session
 from stagepost.recovery.letter_filter import LetterFilter
 from stagepost.runtime.assembly import log_of
 from stagepost.runtime.purge_service import purge_all
@@ -208,15 +210,40 @@ def test_a_replay_that_is_killed_is_ended_by_the_next_one(
     assert len([each for name in names for each in shelf.session.journal.history(name)]) == len(names)
 
 
+def add_effect(apart: Session, wanted: EffectId) -> None:
+    """A call whose result is known, of an attempt whose undo ended, so it is kept."""
+    with committed(apart):
+        row = apart.effects.add(wanted, "a", 0, "digest", b"request")
+        apart.effects.intend(row, 1, "owner", "node", NOW, is_repeat=False)
+        apart.effects.keep(row, b"result")
+        apart.effects.end(row, "doubted")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=more)])
+def test_a_replay_that_is_killed_behind_the_effects_of_a_letter_is_ended_by_the_next_one(
+    new_shelf: Callable[[str], Shelf], kind: str
+) -> None:
+    shelf = new_shelf(kind)
+    wanted = EffectId("a-m", "pay", 0, "", "card", 0)
+    with closing(shelf.store.apart.session()) as apart:
+        add_effect(apart, wanted)
+        archived(shelf, letter("a"))
+        list(purge_effects(apart, shelf.session))
+        assert apart.effects.find(wanted) is None
+        # Its first commit holds the log of effects, and its second one puts the message back.
+        words = [sys.executable, "-c", VICTIM, shelf.url, str(shelf.folder), "before"]
+        assert subprocess.run(words, timeout=PATIENCE_SECONDS).returncode == -signal.SIGKILL
+        assert (queued(shelf), apart.effects.find(wanted) is None) == ([], False)
+        assert run(shelf) == {"replayed": 1}
+        (found,) = apart.effects.of_message("a-m", "pay")
+        assert (found.id, found.result, len(found.intents)) == (wanted, b"result", 1)
+    assert queued(shelf) == ["a-m"]
+
+
 def test_the_effects_of_a_letter_come_back_before_its_message(shelf: Shelf) -> None:
     wanted = EffectId("a-m", "pay", 0, "", "card", 0)
     with closing(shelf.store.apart.session()) as apart:
-        with committed(apart):
-            row = apart.effects.add(wanted, "a", 0, "digest", b"request")
-            apart.effects.intend(row, 1, "owner", "node", NOW, is_repeat=False)
-            apart.effects.keep(row, b"result")
-            # It is kept, as that of an attempt whose undo ended.
-            apart.effects.end(row, "doubted")
+        add_effect(apart, wanted)
         before = apart.effects.find(wanted)
         with committed(shelf.session):
             shelf.session.journal.record([a_waypoint("a-m", "a", name="accepted")])
@@ -276,9 +303,10 @@ def test_a_message_that_waits_only_in_the_second_file_lives(new_shelf: Callable[
     assert queued(shelf) == ["b-m"]
 
 
-def test_a_chunk_of_letters_reads_each_file_of_lines_once(
+def test_chunks_of_letters_read_each_file_of_lines_once(
     new_shelf: Callable[[str], Shelf], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("stagepost.recovery.rate_limiter.CHUNK_MAX", 10)
     shelf = new_shelf("sqlite")
     names = [f"m{number:02}" for number in range(30)]
     archived(shelf, *map(letter, names))
@@ -298,6 +326,39 @@ def test_a_chunk_of_letters_reads_each_file_of_lines_once(
     assert run(shelf) == {"committed": 3, "replayed": 27}
     assert len(opened_files) == 4
     assert set(opened_files.values()) == {1}
+
+
+@pytest.mark.parametrize("is_purged", [False, True], ids=["archived", "purged"])
+def test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, *, is_purged: bool
+) -> None:
+    archived(shelf, letter("a"))
+    with committed(shelf.session):
+        shelf.session.journal.record([a_waypoint("a-m", "a", name="committed")])
+    shelf.age()
+    replay = replay_of(shelf)
+    restore = replay._restore
+
+    def leave(chunk: Any) -> int | None:
+        """Between the look into the archive and the transaction."""
+        with opened(shelf.url, shelf.folder) as other:
+            if is_purged:
+                with committed(other.session):
+                    other.session.archives.set_archive(None)
+                list(purge_all(other.access, rules=RULES))
+            else:
+                other.run()
+            assert other.stored() == {}
+        return restore(chunk)
+
+    monkeypatch.setattr(replay, "_restore", leave)
+    outcomes = replay.run(ALL, stop=Ready())
+    if is_purged:
+        with pytest.raises(ReplayRefused, match="it cannot be proved"):
+            list(outcomes)
+    else:
+        assert list(outcomes) == [{"committed": 1}]
+    assert queued(shelf) == []
 
 
 def test_a_command_that_is_interrupted_says_how_to_continue(

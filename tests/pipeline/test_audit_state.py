@@ -24,9 +24,10 @@ from stagepost.pipeline.jobs.audit import AuditTerms, audit
 from stagepost.pipeline.jobs.audit_state import AuditState, AuditStateUnusable, check_written
 from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.ports.audits import AuditFinding
-from stagepost.ports.journal import Position, Waypoint
+from stagepost.ports.journal import Position, Waypoint, WaypointName
 from stagepost.ports.session import Session
 from stagepost.testing import ManualClock
+from stagepost.testing.contract.givens import a_letter, committed
 from tests.pipeline.books import SqliteBooks, orders
 from tests.pipeline.commands import Cli
 from tests.pipeline.journal import BEGIN
@@ -94,15 +95,24 @@ class Auditor:
     def full(self) -> AuditReport:
         return self._audit()
 
-    def go_on(self) -> AuditReport:
+    def go_on(self, until: Position | None = None) -> AuditReport:
         self._states += 1
         folder = self._folder / str(self._states)
-        report = self._audit(former=self.state, save_to=folder)
+        report = self._audit(until, former=self.state, save_to=folder)
         self.state = AuditState.read(folder, self._terms.window_seconds)
         return report
 
-    def _audit(self, **options: Any) -> AuditReport:
-        until = self._session.journal.position()
+    def kept(self) -> list[str]:
+        """The flows whose messages the state has."""
+        assert self.state is not None
+        rows = self.state.messages(self._spark).select("flow_id").distinct().collect()
+        return sorted(row.flow_id for row in rows)
+
+    def position(self) -> Position:
+        return self._session.journal.position()
+
+    def _audit(self, until: Position | None = None, **options: Any) -> AuditReport:
+        until = until or self.position()
         return audit(self._spark, self._url, until=until, at=NOW, terms=self._terms, **options)
 
 
@@ -157,6 +167,36 @@ def test_settled_flows_are_forgotten_and_still_counted(auditor: Callable[[int], 
     assert going.state is not None
     # Flows that ended well are gone from the state, and those with a finding stay.
     assert 0 < going.state.summary.messages < sum(row["sent"] for row in full.stages) / 2
+
+
+@pytest.mark.more
+def test_a_dead_flow_is_forgotten_when_its_letter_has_left_the_store(
+    auditor: Callable[[int], Auditor], session: Session
+) -> None:
+    def lines(name: str, *waypoints: WaypointName) -> list[Waypoint]:
+        return [Waypoint(each, BEGAN, "n", "pay", f"{name}-m", name, 1, BEGAN) for each in waypoints]
+
+    going = auditor(0)
+    names = ["aged", "lives", "replayed"]
+    for name in names:
+        going.write(lines(name, "accepted", "received", "dead"))
+    with committed(session):
+        for name in ("aged", "replayed", "lives"):
+            session.dead_letters.bury(a_letter(f"{name}-m", flow_id=name, dead_at=BEGAN))
+    going.go_on()
+    assert going.kept() == names
+    until = going.position()
+    going.write(lines("replayed", "replayed", "received", "committed"))
+    (lives,) = session.dead_letters.ids_of(["lives"])
+    with committed(session):
+        assert session.retention.remove_letters(lives - 1, 99) == 2
+    going.go_on(until)
+    # The letter of the third flow has left the table too. Newer lines of the journal tell that it was replayed.
+    assert going.kept() == ["lives", "replayed"]
+    report = going.go_on()
+    assert going.kept() == ["lives"]
+    assert (report.flows["dead"], report.lost_count) == (2, 0)
+    assert told(report) == told(going.full())
 
 
 @pytest.mark.more

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.clock import SystemClock
 from stagepost.pipeline import archived_journal
-from stagepost.pipeline.jobs import audit as job
+from stagepost.pipeline.jobs import audit_search
 from stagepost.pipeline.jobs.audit import AuditFailed, AuditTerms, audit
 from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.pipeline.stores import read_table
@@ -41,7 +41,7 @@ READS = ("journal", "places", "journal's head")
 
 
 def patch_reads(patch: pytest.MonkeyPatch, read: Callable[..., DataFrame]) -> None:
-    for module in (archived_journal, job):
+    for module in (archived_journal, audit_search):
         patch.setattr(module, "read_table", read)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from stagepost.pipeline.transforms.losses import (
     doubled,
     executed_twice,
+    has_left_by_age,
     is_in_doubt,
     is_unaccounted,
     located,
@@ -57,9 +58,15 @@ def test_only_what_is_nowhere_is_lost(spark: SparkSession) -> None:
 def test_a_dead_message_whose_letter_left_the_store_by_age_is_not_lost(spark: SparkSession) -> None:
     lines = [line("accepted", "old"), line("dead", "old", seconds=5), line("accepted", "waits", seconds=5)]
     lines += [line("accepted", "young"), line("dead", "young", seconds=6)]
-    whereabouts = located(per_message(journal(spark, lines)), table(spark, "places", []))
-    found = whereabouts.where(is_unaccounted(at(5)))
-    assert sorted(row.message_id for row in found.collect()) == ["waits", "young"]
+    lines += [line("accepted", "kept"), line("dead", "kept"), line("dead", "forgotten"), line("dead", "new", seconds=6)]
+    whereabouts = located(per_message(journal(spark, lines)), table(spark, "places", [letter("kept")]))
+
+    def names(condition: Column) -> list[str]:
+        return sorted(row.message_id for row in whereabouts.where(condition).collect())
+
+    assert names(is_unaccounted(at(5))) == ["waits", "young"]
+    assert names(has_left_by_age(at(5))) == ["forgotten", "old"]
+    assert names(has_left_by_age(None)) == []
 
 
 def test_what_was_committed_is_looked_for_nowhere_and_what_is_dead_among_the_letters(spark: SparkSession) -> None:

@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import DataFrame
 
 from stagepost.cli import reconcile as command
 from stagepost.cli.main import main
 from stagepost.flow.clock import SECOND, SystemClock
+from stagepost.pipeline.jobs import reconcile as job
+from stagepost.pipeline.transforms.deliveries import per_message
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.journal import Waypoint, WaypointName
-from stagepost.store.sqlite.store import SqliteStore
+from stagepost.ports.session import Session
+from stagepost.runtime.databases import open_store
 from stagepost.testing.contract.givens import committed
 from tests.pipeline.commands import Answer, Cli
 
@@ -23,16 +27,19 @@ from tests.pipeline.commands import Answer, Cli
 class Service:
     """A store whose journal is written by hand, an hour ago."""
 
-    def __init__(self, path: Path, *stages: str) -> None:
-        self.url = f"sqlite:///{path}"
-        self._store = SqliteStore(path)
+    def __init__(self, url: str, *stages: str) -> None:
+        self.url = url
+        self._store = open_store(url)
         self._at = SystemClock().now() - 3600 * SECOND
-        with closing(self._store.session()) as session, committed(session):
-            session.declarations.put([Declaration(each, each, path.stem) for each in stages])
+        with closing(self.session()) as session, committed(session):
+            session.declarations.put([Declaration(each, each, "app") for each in stages])
+
+    def session(self) -> Session:
+        return self._store.session()
 
     def record(self, name: WaypointName, stage: str, messages: Sequence[str], *, seconds: int = 0) -> None:
         moment = self._at + seconds * SECOND
-        with closing(self._store.session()) as session, committed(session):
+        with closing(self.session()) as session, committed(session):
             session.journal.record(
                 [Waypoint(name, moment, "n", stage, each, f"f-{each}", 0, moment, kind="send") for each in messages]
             )
@@ -44,12 +51,12 @@ class Service:
 
 @pytest.fixture
 def payments(tmp_path: Path) -> Service:
-    return Service(tmp_path / "payments.db", "payments.pay")
+    return Service(f"sqlite:///{tmp_path}/payments.db", "payments.pay")
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Service:
-    return Service(tmp_path / "ledger.db", "ledger.book")
+    return Service(f"sqlite:///{tmp_path}/ledger.db", "ledger.book")
 
 
 def reconcile(cli: Cli, ours: Service, *words: str) -> Answer:
@@ -71,12 +78,20 @@ def test_messages_between_two_services_are_reconciled_in_both_directions(
     payments.record("arrived", "payments.pay", ["answer"])
     payments.leave(["letter"], to="post.send")
     monkeypatch.setenv("LEDGER", ledger.url)
+    by_id: list[int] = []
+
+    def counted(lines: DataFrame) -> DataFrame:
+        by_id.append(lines.count())
+        return per_message(lines)
+
+    monkeypatch.setattr(job, "per_message", counted)
     answer = reconcile(cli, payments, "--with", "env:LEDGER")
     assert answer.code == 0, answer.err
     assert answer.json["clean"] is True
     assert row_of(answer, "ledger.book") == {"sent": 50, "ok": 50, "windows": 1}
     assert row_of(answer, "payments.pay") == {"sent": 1, "ok": 1, "windows": 1}
     assert answer.json["elsewhere"] == [{"address": "post.send", "sent": 1}]
+    assert by_id == [], "no window differs"
     # In another window one message is lost, and one arrives twice.
     payments.leave(["lost", "twice"], seconds=600)
     payments.leave(["later"], seconds=1_200)
@@ -94,11 +109,17 @@ def test_messages_between_two_services_are_reconciled_in_both_directions(
     }
     assert [(each["message_id"], each["flow_id"]) for each in answer.json["lost"]] == [("lost", "f-lost")]
     assert [each["message_id"] for each in answer.json["duplicated"]] == ["twice"]
-    shown = cli("reconcile", "--with", payments.url, url=ledger.url)
+    assert by_id == [6], "the window that differs has two lines of each event"
+    # A third service receives at an address that was not compared before. Its window is equal.
+    post = Service(f"sqlite:///{tmp_path}/post.db", "post.send")
+    post.record("arrived", "post.send", ["letter"])
+    payments.leave(["parcel"], to="depot.send")
+    shown = cli("reconcile", "--with", payments.url, "--with", post.url, url=ledger.url)
     assert shown.code == 1
     assert "messages were lost, or arrived twice" in shown.out
     assert "f-lost" in shown.out
-    assert "not compared" in shown.out
+    assert "to depot.send, of no service here" in shown.out
+    assert "to post.send, of no service here" not in shown.out
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from stagepost import DeclarationError
 from stagepost.cli import reconcile_rows as command
 from stagepost.flow.clock import SECOND, to_microseconds
 from stagepost.pipeline.frames import reconcile
+from stagepost.pipeline.jobs import reconcile_rows as job
+from stagepost.pipeline.transforms.row_verdicts import per_flow
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.journal import Waypoint
 from stagepost.store.postgres.store import PostgresStore
@@ -80,8 +82,15 @@ def written(path: Path, *lines: str) -> Path:
 
 @pytest.mark.more
 def test_the_rows_of_a_file_and_the_journal_are_compared_by_key_and_amount(
-    cli: Cli, bank: Bank, tmp_path: Path
+    cli: Cli, bank: Bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    by_flow: list[int] = []
+
+    def counted(events: DataFrame) -> DataFrame:
+        by_flow.append(events.select("flow_id").distinct().count())
+        return per_flow(events)
+
+    monkeypatch.setattr(job, "per_flow", counted)
     many = {f"k{number}": f"{number}.25" for number in range(300)}
     bank.pay(many)
     file = written(tmp_path / "bank.csv", "key;text;amount", *(f"{key};x;{amount}0" for key, amount in many.items()))
@@ -90,6 +99,7 @@ def test_the_rows_of_a_file_and_the_journal_are_compared_by_key_and_amount(
     assert answer.code == 0, answer.err
     assert (answer.json["clean"], found(answer), answer.json["differing"]) == (True, {"ok": 300}, 0)
     assert answer.json["amount"] == answer.json["committed_amount"] == "44925"
+    assert by_flow == [], "no bucket differs"
     bank.pay({"late": "1", "nobody's": "2"}, seconds=60)
     with file.open("a") as more:
         more.write("k7;twice;7.25\nnew;x;3\nlate;x;1.5\n;no key;1\nbad;x;1,5\n")
@@ -107,6 +117,7 @@ def test_the_rows_of_a_file_and_the_journal_are_compared_by_key_and_amount(
         "'1,5' is no amount: write it as 1234.56, without other signs",
     ]
     assert answer.json["differing"] < answer.json["buckets"] / 2
+    assert 0 < by_flow[0] < 300 / 2
     shown = cli("reconcile", str(file), "--stage", "pay", "--id", "key", *words, "--until", "2026-03-01", url=bank.url)
     assert shown.code == 1
     assert "rows and committed messages differ" in shown.out

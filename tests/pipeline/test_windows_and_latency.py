@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from stagepost.flow.clock import SECOND, to_microseconds
-from stagepost.pipeline.jobs.audit import by_window
+from stagepost.pipeline.jobs.audit_search import by_window
 from stagepost.pipeline.report.balance import LATENCIES, balance_rows
 from stagepost.pipeline.transforms.facts import totals, window_facts
 from stagepost.pipeline.transforms.flows import flow_facts

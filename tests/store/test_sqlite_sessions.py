@@ -21,7 +21,7 @@ from stagepost.store.sqlite import writer_lock
 from stagepost.store.sqlite.export import SqliteExport
 from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.session import SqliteSession
-from stagepost.store.sqlite.store import SqliteStore
+from stagepost.store.sqlite.store import SqliteStore, migrate_file
 from stagepost.testing.contract.givens import a_row, a_waypoint, committed
 from tests.store.exported import exported
 
@@ -333,6 +333,18 @@ def test_a_new_file_gives_its_free_pages_back_a_few_at_a_time(tmp_path: Path, mo
                 session.retention.shrink()
         assert steps > 1
         assert pages(path) < before / 2
+
+
+def test_each_way_to_make_a_file_lets_it_give_pages_back(tmp_path: Path) -> None:
+    """SQLite cannot change this later without a whole ``VACUUM``."""
+    (tmp_path / "empty.db").touch()
+    migrate_file(tmp_path / "migrated.db")
+    for name in ("opened.db", "empty.db"):
+        with closing(SqliteStore(tmp_path / name).apart.session()):
+            pass
+    for name in ("migrated.db", "opened.db", "opened.db-apart", "empty.db", "empty.db-apart"):
+        with closing(sqlite3.connect(tmp_path / name)) as connection:
+            assert connection.execute("PRAGMA auto_vacuum").fetchone() == (2,), name
 
 
 def pages(path: Path) -> int:

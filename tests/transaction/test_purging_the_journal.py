@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stagepost.flow.clock import HOUR
+from stagepost.ports.audits import NamedState
 from stagepost.ports.inbox import InboxRow
 from stagepost.ports.journal import Position, Waypoint
 from stagepost.ports.outbox import NO_BACKLOG
@@ -90,14 +91,19 @@ def test_lines_of_an_ended_flow_go_after_their_retention_and_not_before(place: P
 
 
 def test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended(place: Place) -> None:
-    for flow in ("waits", "died", "goes-on", "ended"):
+    for flow in ("ready", "waits", "died", "goes-on", "ended"):
         place.end(flow)
-    enqueued(place.session, a_row("waits-m", flow_id="waits", due_at=NOW + 99 * HOUR))
+    enqueued(
+        place.session,
+        a_row("ready-m", flow_id="ready"),
+        a_row("waits-m", flow_id="waits", due_at=NOW + 99 * HOUR),
+    )
     buried(place.session, a_letter("died-m", flow_id="died"))
     place.keep_house(KEEP - 10, purges=True)
     place.write(a_waypoint("later", "goes-on"))
     place.keep_house(DAY + 20, purges=True)
-    assert {flow: place.lines(flow) for flow in ("waits", "died", "goes-on", "ended")} == {
+    assert {flow: place.lines(flow) for flow in ("ready", "waits", "died", "goes-on", "ended")} == {
+        "ready": 3,
         "waits": 3,
         "died": 3,
         "goes-on": 4,
@@ -109,7 +115,7 @@ def test_a_flow_that_is_open_keeps_all_its_lines_until_it_has_ended(place: Place
     place.keep_house(2, purges=True)
     assert (place.lines("waits"), place.lines("died")) == (3, 0)
     place.keep_house(KEEP, purges=True)
-    assert (place.lines("waits"), place.lines("goes-on")) == (3, 0)
+    assert (place.lines("ready"), place.lines("waits"), place.lines("goes-on")) == (3, 3, 0)
 
 
 def test_lines_that_stay_keep_their_order_and_new_ones_follow(place: Place) -> None:
@@ -122,21 +128,36 @@ def test_lines_that_stay_keep_their_order_and_new_ones_follow(place: Place) -> N
     assert place.lines("d") == 3
 
 
-def test_no_line_goes_that_a_reader_has_not_read(place: Place) -> None:
+def stream_read(session: Session, position: Position, now: int) -> None:
+    session.cursors.add("warehouse", position, now)
+    session.cursors.advance("warehouse", position, now)
+    session.cursors.use("warehouse", now)
+
+
+def audit_read(session: Session, position: Position, now: int) -> None:
+    state = NamedState("/states/1", str(position))
+    assert session.audits.name_state("nightly", session.audits.state("nightly"), state, now)
+
+
+@pytest.mark.parametrize(
+    ("place", "read"),
+    [("sqlite", stream_read), ("sqlite", audit_read), ("postgres", stream_read)],
+    indirect=["place"],
+    ids=["sqlite", "sqlite-audit", "postgres"],
+)
+def test_no_line_goes_that_a_reader_has_not_read(place: Place, read: Callable[[Session, Position, int], None]) -> None:
     place.end("read")
     position = place.session.journal.position()
-    with committed(place.session):
-        place.session.cursors.add("warehouse", position, NOW)
     place.end("unread")
     for _ in range(KEEP + 2 * DAY):
-        place.keep_house(1, purges=True)
         with committed(place.session):
-            place.session.cursors.use("warehouse", place.clock.now())
+            read(place.session, position, place.clock.now())
+        place.keep_house(1, purges=True)
     assert place.lines("unread") == 3
     mark = place.session.retention.purged_until()
     assert mark is None or mark <= position
     with committed(place.session):
-        place.session.cursors.advance("warehouse", place.session.journal.position(), place.clock.now())
+        read(place.session, place.session.journal.position(), place.clock.now())
     place.keep_house(DAY + 2, purges=True)
     assert place.lines("unread") == 0
 

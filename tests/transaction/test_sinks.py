@@ -38,7 +38,7 @@ from stagepost.transaction.unit_of_work import EXIT_FORKED
 from tests.deliveries.consumer import Consumer, answer
 
 if TYPE_CHECKING:
-    from tests.conftest import Ledger
+    from tests.conftest import Ledger, NewApp
 
 NewHarness = Callable[..., Harness]
 
@@ -151,35 +151,81 @@ def declare_pay(
         yield as_handler if request.param == "handler" else as_delivery
 
 
-def test_sinks_are_initialized_in_order_and_all_later_calls_come_in_reverse(
-    app: App, harness: NewHarness, calls: list[str], register: Callable[..., None], declare_pay: Callable[..., Any]
-) -> None:
-    register(a=nothing, b=nothing)
-    assert [type(each) for each in drain(app, harness, declare_pay())] == [Completed]
-    assert calls == ENDED_WELL
+class NotedScopes:
+    """Notes when a scope is opened and closed. It is the one scope of all envelopes."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self._calls = calls
+
+    def open(self) -> NotedScopes:
+        self._calls.append("scope opened")
+        return self
+
+    def get(self, wanted: Any) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._calls.append("scope closed")
 
 
-def test_a_failed_attempt_of_any_stage_is_told_to_all_sinks(
-    app: App, harness: NewHarness, calls: list[str], register: Callable[..., None], declare_pay: Callable[..., Any]
-) -> None:
-    register(a=nothing, b=nothing)
-    pay = declare_pay(ValueError("no"))
-    assert [type(each) for each in drain(app, harness, pay)] == [Redelivered, Completed]
-    assert calls == ["a initialize", "b initialize", "handler", *FAILED, *ENDED_WELL]
+def in_scopes(*attempts: Sequence[str]) -> list[str]:
+    return [call for attempt in attempts for call in ("scope opened", *attempt, "scope closed")]
 
 
-def test_a_veto_of_a_sink_holds_for_any_stage(
-    app: App, harness: NewHarness, calls: list[str], register: Callable[..., None], declare_pay: Callable[..., Any]
-) -> None:
-    vetoes = [ValueError("not yet")]
+class TestAnyStage:
+    """The scope and the sinks are around an attempt of any stage, a handler's or a delivery's."""
 
-    def veto(call: str) -> None:
-        if call == "before_commit" and vetoes:
-            raise vetoes.pop()
+    @pytest.fixture
+    def calls(self) -> list[str]:
+        return []
 
-    register(a=nothing, b=veto)
-    assert [type(each) for each in drain(app, harness, declare_pay())] == [Redelivered, Completed]
-    assert calls == ["a initialize", "b initialize", "handler", "b before_commit", *FAILED, *ENDED_WELL]
+    @pytest.fixture
+    def app(self, new_app: NewApp, calls: list[str]) -> App:
+        return new_app(scopes=NotedScopes(calls))
+
+    def test_sinks_are_initialized_in_order_and_all_later_calls_come_in_reverse(
+        self,
+        app: App,
+        harness: NewHarness,
+        calls: list[str],
+        register: Callable[..., None],
+        declare_pay: Callable[..., Any],
+    ) -> None:
+        register(a=nothing, b=nothing)
+        assert [type(each) for each in drain(app, harness, declare_pay())] == [Completed]
+        assert calls == in_scopes(ENDED_WELL)
+
+    def test_a_failed_attempt_is_told_to_all_sinks(
+        self,
+        app: App,
+        harness: NewHarness,
+        calls: list[str],
+        register: Callable[..., None],
+        declare_pay: Callable[..., Any],
+    ) -> None:
+        register(a=nothing, b=nothing)
+        pay = declare_pay(ValueError("no"))
+        assert [type(each) for each in drain(app, harness, pay)] == [Redelivered, Completed]
+        assert calls == in_scopes(["a initialize", "b initialize", "handler", *FAILED], ENDED_WELL)
+
+    def test_a_veto_of_a_sink_holds(
+        self,
+        app: App,
+        harness: NewHarness,
+        calls: list[str],
+        register: Callable[..., None],
+        declare_pay: Callable[..., Any],
+    ) -> None:
+        vetoes = [ValueError("not yet")]
+
+        def veto(call: str) -> None:
+            if call == "before_commit" and vetoes:
+                raise vetoes.pop()
+
+        register(a=nothing, b=veto)
+        assert [type(each) for each in drain(app, harness, declare_pay())] == [Redelivered, Completed]
+        vetoed = ["a initialize", "b initialize", "handler", "b before_commit", *FAILED]
+        assert calls == in_scopes(vetoed, ENDED_WELL)
 
 
 def test_success_comes_between_the_commit_of_the_work_and_the_step_committed(

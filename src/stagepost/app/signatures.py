@@ -94,14 +94,29 @@ def read_signature(place: str, handler: object, local_names: Mapping[str, Any]) 
     )
 
 
-def attributes_read(handler: Callable[..., Any], name: str) -> Iterator[tuple[str, int]]:
-    """Yield the attributes that a handler's own code reads of a parameter, each with its line, in their order."""
-    for loaded, read in pairwise(dis.get_instructions(handler)):
+def attributes_read(handler: Callable[..., Any], name: str) -> list[tuple[str, int]]:
+    """Return the attributes that a handler's own code reads of a parameter, each with its line, in their order.
+
+    Functions and comprehensions inside the handler belong to its code.
+    """
+    function = inspect.unwrap(handler)
+    if not inspect.isfunction(function):
+        # A decorator may wrap what has no code of its own.
+        return []
+    return sorted(_attributes_read(function.__code__, name), key=lambda read: read[1])
+
+
+def _attributes_read(code: types.CodeType, name: str) -> Iterator[tuple[str, int]]:
+    for loaded, read in pairwise(dis.get_instructions(code)):
         # An instruction of newer Pythons loads two names.
         names = loaded.argval if isinstance(loaded.argval, tuple) else (loaded.argval,)
-        is_loaded = loaded.opname.startswith("LOAD_FAST") and names[-1] == name
+        # A parameter that an inner function uses is a cell.
+        is_loaded = loaded.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) and names[-1] == name
         if is_loaded and read.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             yield read.argval, (read.positions and read.positions.lineno) or 0
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType) and name in each.co_freevars:
+            yield from _attributes_read(each, name)
 
 
 def names_where_declared() -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from hypercorn.asyncio.task_group import TaskGroup
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
-from hypercorn.events import Event, Updated
+from hypercorn.events import Closed, Event, Updated
 from hypercorn.typing import AppWrapper, ConnectionState, LifespanState
 from hypercorn.utils import parse_socket_addr
 
@@ -172,6 +172,7 @@ class Connection(TCPServer):
         super().__init__(*arguments)
         self._connections = connections
         self._task = task
+        self._is_read = False
 
     async def run(self) -> None:
         link = self.writer.get_extra_info("socket")
@@ -189,6 +190,7 @@ class Connection(TCPServer):
                 self.protocol = cast(Any, protocol)
                 await self.idle_task.restart(tasks, self._idle_timeout)
                 await self._read_data()
+                self._is_read = True
                 await self.idle_task.stop()
         except OSError:
             pass  # The client left.
@@ -196,6 +198,8 @@ class Connection(TCPServer):
             await self._close()
 
     async def protocol_send(self, event: Event) -> None:
+        if isinstance(event, Updated) and event.idle and self._is_read:
+            event = Closed()  # No request can follow. Hypercorn would wait for one.
         if isinstance(event, Updated):
             self._connections.note(self._task, self.writer.transport.abort if event.idle else None)
         with self._aborted_after_answer_seconds():

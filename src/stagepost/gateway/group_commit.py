@@ -7,30 +7,33 @@ unknown to the whole group.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 from stagepost.flow.errors import CommitUnknown, StoreContention, StoreError, StoreRefused
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.gateway.problems import Problem
 from stagepost.gateway.steps import GatewayListener, GatewayStep
-from stagepost.gateway.threads import Threads
+from stagepost.runtime.service import Service
+
+# A thread that has nothing to write ends. The next request starts another one.
+IDLE_SECONDS = 10.0
 
 Outcome = Verdict | Exception
 Write = Callable[[Sequence[Acceptance]], Sequence[Verdict]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
     acceptances: Sequence[Acceptance]
     outcomes: asyncio.Future[list[Outcome]]
-    has_begun: bool = False
 
 
 class GroupCommit:
-    """Writes the acceptances of concurrent requests of one event loop, one group at a time, in a thread.
+    """Writes the acceptances of concurrent requests, one group at a time, in a thread of its own.
 
     ``write`` commits acceptances together, and returns a verdict for each. ``group_max`` is the number of messages
     that a group has at most, unless one request alone has more.
@@ -40,56 +43,68 @@ class GroupCommit:
         self._write = write
         self._listener = listener
         self._group_max = group_max
-        self._threads = Threads(1)
+        # The lock covers all of the following. The thread takes a request from the waiting ones as its write begins.
+        self._changed = threading.Condition()
         self._waiting: deque[_Request] = deque()
-        self._writing: asyncio.Task[None] | None = None
+        self._service: Service | None = None
 
     async def write(self, acceptances: Sequence[Acceptance], deadline: float) -> list[Outcome]:
         """Return the outcome of each acceptance once its commit has ended. ``deadline`` is in the loop's time.
 
         Raises ``Problem``: ``deadline-passed`` before the commit has begun, ``outcome-unknown`` after that.
         """
-        loop = asyncio.get_running_loop()
-        request = _Request(acceptances, loop.create_future())
-        self._waiting.append(request)
-        if self._writing is None or self._writing.done():
-            self._writing = loop.create_task(self._write_groups())
+        request = _Request(acceptances, asyncio.get_running_loop().create_future())
+        self._add(request)
         try:
             async with asyncio.timeout_at(deadline):
                 return await request.outcomes
         except TimeoutError:
-            if request.has_begun:
-                raise Problem("outcome-unknown", "the commit did not end before the request's deadline") from None
-            raise Problem("deadline-passed", "the commit did not begin before the request's deadline") from None
+            if self._withdraw(request):
+                raise Problem("deadline-passed", "the commit did not begin before the request's deadline") from None
+            raise Problem("outcome-unknown", "the commit did not end before the request's deadline") from None
+        except asyncio.CancelledError:
+            self._withdraw(request)
+            raise
 
-    async def _write_groups(self) -> None:
+    def _add(self, request: _Request) -> None:
+        with self._changed:
+            self._waiting.append(request)
+            if self._service is None:
+                self._service = Service("gateway-commits", self._write_groups, logs_error=True)
+                self._service.start()
+            self._changed.notify()
+
+    def _withdraw(self, request: _Request) -> bool:
+        """Write a request no more. Return False if its write has begun."""
+        with self._changed:
+            if request not in self._waiting:
+                return False
+            self._waiting.remove(request)
+            return True
+
+    def _write_groups(self) -> None:
         while group := self._next_group():
             acceptances = [each for request in group for each in request.acceptances]
             try:
-                outcomes = await self._threads.run(partial(self._write_group, acceptances), is_abandoned=False)
+                outcomes = self._write_group(acceptances)
             except Exception as error:  # noqa: BLE001 - each request of the group answers with it
                 outcomes = [error] * len(acceptances)
-            start = 0
-            for request in group:
-                end = start + len(request.acceptances)
-                if not request.outcomes.done():
-                    request.outcomes.set_result(outcomes[start:end])
-                start = end
+            # A loop that has ended has no requests any more.
+            with suppress(RuntimeError):
+                group[0].outcomes.get_loop().call_soon_threadsafe(_answer, group, outcomes)
 
     def _next_group(self) -> list[_Request]:
-        """Return the requests of the next group. A request that no longer waits is dropped."""
-        group: list[_Request] = []
-        size = 0
-        while self._waiting:
-            request = self._waiting[0]
-            if group and size + len(request.acceptances) > self._group_max:
-                break
-            self._waiting.popleft()
-            if not request.outcomes.done():
-                request.has_begun = True
-                group.append(request)
-                size += len(request.acceptances)
-        return group
+        """Wait for requests, and return those of the next group. Returns none where no request comes for long."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._waiting, IDLE_SECONDS):
+                self._service = None
+                return []
+            group = [self._waiting.popleft()]
+            size = len(group[0].acceptances)
+            while self._waiting and size + len(self._waiting[0].acceptances) <= self._group_max:
+                group.append(self._waiting.popleft())
+                size += len(group[-1].acceptances)
+            return group
 
     def _write_group(self, acceptances: Sequence[Acceptance]) -> list[Outcome]:
         keys = [each.key for each in acceptances]
@@ -116,3 +131,13 @@ class GroupCommit:
                 # The store is away. The others would each wait for it.
                 return outcomes + [error] * (len(acceptances) - len(outcomes))
         return outcomes
+
+
+def _answer(group: Sequence[_Request], outcomes: Sequence[Outcome]) -> None:
+    """Let the requests of a group go on, in their event loop."""
+    start = 0
+    for request in group:
+        end = start + len(request.acceptances)
+        if not request.outcomes.done():
+            request.outcomes.set_result(list(outcomes[start:end]))
+        start = end

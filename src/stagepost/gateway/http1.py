@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import h11
 import msgspec
+from hypercorn.events import Event, RawData
+from hypercorn.protocol.events import Event as StreamEvent
+from hypercorn.protocol.events import StreamClosed
 from hypercorn.protocol.h11 import H11Protocol
 
 from stagepost.gateway.problems import MEDIA_TYPE, Problem
@@ -26,6 +29,9 @@ class StrictConnection(h11.Connection):
     """
 
     def next_event(self) -> Any:
+        if self.their_state is h11.MUST_CLOSE and self.trailing_data[0]:
+            # h11 would refuse the bytes behind a client's last request, though that request may be accepted by then.
+            return h11.NEED_DATA
         if self.their_state is h11.IDLE:
             received = self.trailing_data[0]
             end = END_OF_HEAD.search(received)
@@ -48,6 +54,20 @@ class Http1Protocol(H11Protocol):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.connection = StrictConnection(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
+
+    async def handle(self, event: Event) -> None:
+        if isinstance(event, RawData) and event.data and self.connection.their_state is h11.MUST_CLOSE:
+            return  # The connection reads no further request, and these bytes must not fill the memory.
+        await super().handle(event)
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        if isinstance(event, StreamClosed) and self.stream is not None:
+            # The app has answered. The rest of a body may fill the queue that it reads no more, and Hypercorn would
+            # wait for room there without an end.
+            queue = cast(Any, self.stream).app_put.__self__
+            while not queue.empty():
+                queue.get_nowait()
+        await super().stream_send(event)
 
     async def _send_error_response(self, status_code: int) -> None:
         problem = self._problem(status_code)

@@ -50,8 +50,9 @@ def check_headers(request: Request, limits: Limits) -> None:
     size = sum(len(name) + len(value) for name, value in raw)
     if size > limits.header_bytes_max:
         raise Problem("headers-too-large", f"the headers have {size} bytes, and {limits.header_bytes_max} are allowed")
+    names = [name for name, _ in raw]
     for name in SINGLE:
-        if len(headers.getlist(name)) > 1:
+        if names.count(name.encode()) > 1:
             raise Problem("header-repeated", f"the request has the header {name} more than once", field=name)
     if "content-length" in headers and "transfer-encoding" in headers:
         raise Problem("framing-invalid", "the request has Content-Length and Transfer-Encoding")

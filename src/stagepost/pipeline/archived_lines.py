@@ -38,21 +38,34 @@ class WholeHistory:
         lines = {each.line: each.waypoint for each in (*_lines(files, "flow_id", flow), *stored)}
         return [lines[line] for line in sorted(lines)]
 
-    def committed(self, messages: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return those of the messages, each a stage and an id, that an archived line shows as committed.
-
-        It reads each file once, and raises ``ArchiveUnusable``.
-        """
-        lines = _lines(self.files(), "message_id", *{message_id for _, message_id in messages})
-        found = (each.waypoint for each in lines if each.waypoint.waypoint == "committed")
-        return {(each.stage, each.message_id) for each in found} & set(messages)
-
     def files(self) -> Sequence[Path]:
-        manifests = [each for each in self._archives.manifests() if self._is_ours(each)]
-        return [file for each in manifests for file in self._folder.files(each)]
+        return [file for each in _parts(self._archives, self._folder) for file in self._folder.files(each)]
 
-    def _is_ours(self, manifest: Manifest) -> bool:
-        return manifest.kind == "journal" and manifest.archive == self._folder.identity.archive
+
+class ArchivedCommits:
+    """The archived commits of some messages, each of them a stage and an id."""
+
+    def __init__(self, archives: Archives, folder: ArchiveFolder, messages: Collection[tuple[str, str]]) -> None:
+        self._archives = archives
+        self._folder = folder
+        self._messages = messages
+        self._read: set[int] = set()
+        self._found: set[tuple[str, str]] = set()
+
+    def look(self) -> Collection[tuple[str, str]]:
+        """Return those of the messages that committed. It reads only new parts, and raises ``ArchiveUnusable``."""
+        ids = {message_id for _, message_id in self._messages}
+        for part in _parts(self._archives, self._folder):
+            if part.id not in self._read:
+                lines = (each.waypoint for each in _lines(self._folder.files(part), "message_id", *ids))
+                self._found |= {(each.stage, each.message_id) for each in lines if each.waypoint == "committed"}
+                self._read.add(part.id)
+        return self._found
+
+
+def _parts(archives: Archives, folder: ArchiveFolder) -> list[Manifest]:
+    archive = folder.identity.archive
+    return [each for each in archives.manifests() if (each.kind, each.archive) == ("journal", archive)]
 
 
 def _flow_of(files: Sequence[Path], flow_or_message_id: str) -> str | None:

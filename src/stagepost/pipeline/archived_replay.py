@@ -7,7 +7,6 @@ first, so the next attempt is given the results of calls that were made.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,7 +21,8 @@ from stagepost.flow.errors import ReplayRefused, StoreContention, Undecodable
 from stagepost.flow.initiation import Acceptance, Outgoing
 from stagepost.pipeline.archive_folder import ArchiveFolder
 from stagepost.pipeline.archived_letters import ArchivedLetter, letters_of
-from stagepost.pipeline.archived_lines import WholeHistory
+from stagepost.pipeline.archived_lines import ArchivedCommits
+from stagepost.pipeline.archiver import LETTER_BYTES, LETTERS
 from stagepost.ports.archives import Manifest
 from stagepost.ports.dead_letters import DeadLetter, KeptLetter
 from stagepost.ports.effects import LoggedEffect
@@ -44,6 +44,7 @@ from stagepost.transaction.retention import REPLAY_PREFIX
 # ``living``     the queue or the dead letters have it
 # ``before``     it was replayed from this archive before
 ReplayOutcome = Literal["replayed", "again", "committed", "living", "before"]
+Batch = Sequence[tuple[Manifest, ArchivedLetter]]
 
 
 class ArchivedReplay:
@@ -61,7 +62,6 @@ class ArchivedReplay:
         self._archives = queue_commit.session.archives
         self._access = access
         self._folder = folder
-        self._history = WholeHistory(self._archives, folder)
         self._log = log
         self._who = who
 
@@ -84,26 +84,32 @@ class ArchivedReplay:
         linked id. Raises ``ReplayRefused`` if lines of the journal are missing that would show a commit.
         """
         limiter = RateLimiter(rate, self._queue_commit.clock)
-        found = self.found(wanted)
-        while wait_for(limiter, stop):
-            chunk = list(itertools.islice(found, limiter.chunk))
-            if not chunk:
-                return
-            outcomes = self._replay(chunk, again=again)
-            limiter.did(outcomes["replayed"] + outcomes["again"])
-            yield outcomes
+        for batch in _batches(self.found(wanted)):
+            commits = ArchivedCommits(self._archives, self._folder, {_key(each.kept.letter) for _, each in batch})
+            for begin in range(0, len(batch), limiter.chunk):
+                if not wait_for(limiter, stop):
+                    return
+                outcomes = self._replay(batch[begin : begin + limiter.chunk], commits, again=again)
+                limiter.did(outcomes["replayed"] + outcomes["again"])
+                yield outcomes
 
-    def _replay(self, chunk: Sequence[tuple[Manifest, ArchivedLetter]], *, again: bool) -> Counter[ReplayOutcome]:
-        self._check_provable(dict.fromkeys(manifest for manifest, _ in chunk))
-        letters = [each.kept.letter for _, each in chunk]
-        committed = self._history.committed({(each.stage, each.message_id) for each in letters})
+    def _replay(self, chunk: Batch, commits: ArchivedCommits, *, again: bool) -> Counter[ReplayOutcome]:
+        parts = dict.fromkeys(manifest for manifest, _ in chunk)
+        self._check_provable(parts)
+        # This may take long. The look in the transaction reads only parts that are added meanwhile.
+        commits.look()
         held = self._restore(chunk)
         outcomes: Counter[ReplayOutcome] = Counter()
         with committing(self._session):
             if held is not None and self._session.retention.hours() - held >= HOLD_HOURS:
                 raise StoreContention("the replay stood still for a day, and its effects may be gone: run it again")
-            for (manifest, each), letter in zip(chunk, letters, strict=True):
-                has_committed = (letter.stage, letter.message_id) in committed
+            stored = [self._session.journal.has_committed(*_key(each.kept.letter)) for _, each in chunk]
+            # A line that left the store before this look is in the archive by now, or was purged.
+            archived = commits.look()
+            self._check_provable(parts)
+            for (manifest, each), is_stored in zip(chunk, stored, strict=True):
+                letter = each.kept.letter
+                has_committed = is_stored or _key(letter) in archived
                 outcomes[self._replay_one(manifest, letter, each.kept.id, has_committed, again=again)] += 1
         return outcomes
 
@@ -111,7 +117,6 @@ class ArchivedReplay:
         self, manifest: Manifest, letter: DeadLetter, letter_id: int, has_committed: bool, *, again: bool
     ) -> ReplayOutcome:
         session = self._session
-        has_committed = has_committed or session.journal.has_committed(letter.stage, letter.message_id)
         if not again and (has_committed or letter.reason in MAYBE_GONE):
             return "committed"
         if self._is_living(letter):
@@ -163,7 +168,7 @@ class ArchivedReplay:
                     "without it."
                 )
 
-    def _restore(self, chunk: Sequence[tuple[Manifest, ArchivedLetter]]) -> int | None:
+    def _restore(self, chunk: Batch) -> int | None:
         """Put the effects of the letters back into the log. Returns the hour from which on the purge leaves them."""
         # The effects of a letter that was replayed before may be newer than these.
         with_effects = [each for manifest, each in chunk if each.effects and self._is_new(manifest, each.kept)]
@@ -212,6 +217,25 @@ def restore_effects(log: EffectLog, letter: DeadLetter, archived: Sequence[Logge
         effects.end_intents(letter.message_id, letter.stage, letter.deliveries)
         # A late owner of the dead message may call no more.
         effects.raise_token(letter.message_id, letter.stage, letter.deliveries + 1)
+
+
+def _batches(found: Iterable[tuple[Manifest, ArchivedLetter]]) -> Iterator[Batch]:
+    """Yield letters together for one look into the archive: at most as many as a part has, or about as many bytes."""
+    batch: list[tuple[Manifest, ArchivedLetter]] = []
+    size = 0
+    for each in found:
+        letter = each[1].kept.letter
+        batch.append(each)
+        size += len(letter.envelope) + len(letter.stack)
+        if len(batch) == LETTERS or size >= LETTER_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _key(letter: DeadLetter) -> tuple[str, str]:
+    return letter.stage, letter.message_id
 
 
 def _acceptance(manifest: Manifest, letter: DeadLetter, letter_id: int, now: int) -> Acceptance:

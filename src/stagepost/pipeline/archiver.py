@@ -33,7 +33,8 @@ from stagepost.transaction.undoing import open_effects
 # A part has at most so many letters, because one commit deletes them, and about so many bytes, which are in memory.
 LETTERS = 5_000
 LETTER_BYTES = 64 << 20
-PAGE = 500
+# A page is read as a whole, and its letters may be large.
+PAGE = 50
 
 
 class ArchiveStep(StrEnum):

@@ -35,6 +35,9 @@ def meaning_of(answer: Answer, delivery: Delivery) -> Meaning:
     configured = delivery.meanings.get(answer.status)
     if configured is not None and configured != "taken":
         return configured
+    if delivery.error_field is not None and not answer.is_whole:
+        # The part that was not read may name an error.
+        return "failed"
     if _names_error(answer, delivery):
         return "refused"
     if configured is not None or 200 <= answer.status < 300:  # noqa: PLR2004 - the class of success
@@ -48,7 +51,7 @@ def meaning_of(answer: Answer, delivery: Delivery) -> Meaning:
 
 def may_be_taken(answer: Answer) -> bool:
     """Say whether a consumer that failed with this answer may have taken the message before it failed."""
-    return answer.status == TIMED_OUT or answer.status in SERVER_ERRORS
+    return not answer.is_whole or answer.status == TIMED_OUT or answer.status in SERVER_ERRORS
 
 
 def retry_after(answer: Answer, now: int) -> float:

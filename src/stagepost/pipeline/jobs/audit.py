@@ -11,19 +11,27 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
 
-from stagepost.flow.clock import SECOND, microseconds, to_datetime, to_microseconds
+from stagepost.flow.clock import SECOND, microseconds, to_datetime
 from stagepost.flow.errors import StagepostError
 from stagepost.flow.urls import shown_url
 from stagepost.pipeline.archived_journal import ArchivedJournal, coverage, read_journal
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, has_lost_checkpoint
+from stagepost.pipeline.jobs.audit_search import (
+    LISTED_MAX,
+    NOTHING_FOUND,
+    Rows,
+    Search,
+    SearchScope,
+    by_window,
+    moment_of,
+    rows_of,
+    search_once,
+)
 from stagepost.pipeline.jobs.audit_state import FORMAT, AuditState, Summary, final_windows, reopened, write_state
 from stagepost.pipeline.report.advice import (
     DAY_SECONDS,
@@ -38,20 +46,9 @@ from stagepost.pipeline.report.balance import COUNTS, LATENCIES, balance_rows
 from stagepost.pipeline.report.growth import Size, StoreSize, growth_of, remembered
 from stagepost.pipeline.session import job_description
 from stagepost.pipeline.sketches import load_quietly
-from stagepost.pipeline.stores import read_table
 from stagepost.pipeline.transforms.facts import totals, window_facts
 from stagepost.pipeline.transforms.flows import flow_facts, work
-from stagepost.pipeline.transforms.losses import (
-    PLACE_KEY,
-    doubled,
-    is_in_doubt,
-    is_stuck,
-    is_unaccounted,
-    located,
-    lost,
-    lost_facts,
-    stuck,
-)
+from stagepost.pipeline.transforms.losses import doubled
 from stagepost.pipeline.transforms.messages import JOURNAL_COLUMNS, merge_messages, message_facts, node_entries
 from stagepost.pipeline.transforms.state import add_facts, add_flows, needed, settled_flows, settling
 from stagepost.pipeline.transforms.windows import WindowGrid
@@ -66,13 +63,7 @@ logger = logging.getLogger(__name__)
 # How often the audit looks for missing messages if executors are lost meanwhile.
 READINGS_MAX = 5
 LOST = {"event": "executor-lost"}
-# The report counts all findings, and lists at most this number of each.
-LISTED_MAX = 100
-
-PLACE_COLUMNS = (*PLACE_KEY, "place", "due_at")
 FLOW_COUNTS = ("flows", "completed", "dead_flows", "under_way")
-
-Rows = list[dict[str, Any]]
 
 
 class AuditFailed(StagepostError):
@@ -113,6 +104,7 @@ class _Scope:
     store: StoreSize | None
     sizes: Sequence[Size]
     lines: int
+    is_saved: bool
     describe: Callable[[str], None]
 
     @property
@@ -125,19 +117,6 @@ class _Scope:
         self.describe(f"{text} (about {counted(self.lines, 'waypoint')})")
         with job_description(self.spark, f"stagepost audit: {text}"):
             yield
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """The messages that were looked for: those that are lost or in doubt, and those that wait or run for too long."""
-
-    lost_count: int = 0
-    lost: Rows = field(default_factory=list)
-    in_doubt_count: int = 0
-    in_doubt: Rows = field(default_factory=list)
-    lost_by_window: dict[int, dict[str, Any]] = field(default_factory=dict)
-    stuck_count: int = 0
-    stuck: Rows = field(default_factory=list)
 
 
 def audit(
@@ -186,6 +165,7 @@ def audit(
         store=store,
         sizes=before if store is None else [*before, (at, store.usage.used)],
         lines=lines,
+        is_saved=save_to is not None,
         describe=describe,
     )
     kept = 0 if former is None else former.summary.messages
@@ -201,12 +181,12 @@ def audit(
             # The journal is final below ``until``, so Spark can read rows again that it loses with an executor.
             messages = merge_messages(parts).persist()
             try:
-                report, names = _report(scope, messages, nodes, unseen=unseen, letters=letters, former=former)
+                report, names, removed = _report(scope, messages, nodes, unseen=unseen, letters=letters, former=former)
                 if former is None:
                     report = replace(report, **coverage(url, archived))
                 if save_to is not None:
                     with scope.step("writing the state"):
-                        _save(scope, messages, report, names, former, save_to)
+                        _save(scope, messages, report, names, removed, former, save_to)
                 return report
             finally:
                 messages.unpersist()
@@ -219,13 +199,16 @@ def _save(
     messages: DataFrame,
     report: AuditReport,
     names: Mapping[int, str],
+    removed: Sequence[int],
     former: AuditState | None,
     folder: Path,
 ) -> None:
     """Write the state from which the next audit continues."""
     before = to_datetime(scope.seen_until - microseconds(scope.terms.keep_seconds))
     doubles = doubled(messages) if report.doubled_count else None
-    flows = settled_flows(messages, doubles, before=before).persist()
+    # The driver has the digests, so Spark finds the same flows if it loses them with an executor.
+    gone = scope.spark.createDataFrame([(each,) for each in removed], "message bigint") if removed else None
+    flows = settled_flows(messages, doubles, gone, before=before).persist()
     try:
         ended = settling(messages, flows)
         facts, counts = window_facts(ended, scope.grid), flow_facts(ended, scope.grid)
@@ -266,7 +249,8 @@ def _report(
     unseen: Backlog,
     letters: Sequence[LetterFacts],
     former: AuditState | None,
-) -> tuple[AuditReport, dict[int, str]]:
+) -> tuple[AuditReport, dict[int, str], Sequence[int]]:
+    """Return the report, the names of nodes, and the digests of dead messages whose letters have left the store."""
     terms = scope.terms
     facts, flow_counts = window_facts(messages, scope.grid), flow_facts(messages, scope.grid)
     if former is not None:
@@ -274,7 +258,7 @@ def _report(
         flow_counts = add_flows(flow_counts, former.flows(scope.spark), scope.grid)
     with scope.step("reading the journal"):
         summed = totals(facts).collect()
-    windows = {_moment(row["window"]): row.asDict() for row in summed if row["window"] is not None}
+    windows = {moment_of(row["window"]): row.asDict() for row in summed if row["window"] is not None}
     stages = sorted((row.asDict() for row in summed if row["window"] is None), key=lambda row: row["stage"])
     with scope.step("counting flows"):
         flows = by_window(flow_counts)
@@ -287,14 +271,14 @@ def _report(
             # Only then were lines read, and only then has Spark something to tell.
             names |= {row["node_key"]: row["node"] for row in nodes.get["nodes"]}
         done += _named(counted, names)
-    search = _Search()
+    search = NOTHING_FOUND
     if any(row["open"] or row["dead"] for row in stages):
         search = _search(scope, messages)
     doubled_count = sum(row["doubled"] for row in stages) + sum(row["twins"] for row in flows.values())
     doubles: Rows = []
     if doubled_count:
         with scope.step("listing doubled messages"):
-            doubles = _rows(doubled(messages).limit(LISTED_MAX))
+            doubles = rows_of(doubled(messages).limit(LISTED_MAX))
     sent = sum(row["sent"] for row in stages)
     days = max((scope.seen_until - min(windows, default=0)) / SECOND, terms.window_seconds) / DAY_SECONDS
     waypoints = sum(row["waypoints"] for row in stages)
@@ -344,14 +328,24 @@ def _report(
         reopened=[] if former is None else reopened(balance, former.summary.final),
         continued_from=None if former is None else str(former.position),
     )
-    return report, names
+    return report, names, search.removed
 
 
-def _search(scope: _Scope, messages: DataFrame) -> _Search:
+def _search(scope: _Scope, messages: DataFrame) -> Search:
     """Look for the messages that have not ended, and for the dead. Look again while executors are lost meanwhile."""
+    wanted = SearchScope(
+        spark=scope.spark,
+        url=scope.url,
+        until=scope.until,
+        now=to_datetime(scope.now),
+        stuck_seconds=scope.terms.stuck_seconds,
+        grid=scope.grid,
+        forgets=scope.is_saved,
+        step=scope.step,
+    )
     for _ in range(READINGS_MAX):
         try:
-            return _search_once(scope, messages)
+            return search_once(wanted, messages)
         except SPARK_ERRORS as error:
             if not has_lost_checkpoint(error):
                 raise
@@ -361,52 +355,3 @@ def _search(scope: _Scope, messages: DataFrame) -> _Search:
         "proved. Run the audit again when the cluster keeps its executors for longer, or on one machine, without "
         "--master."
     )
-
-
-def _search_once(scope: _Scope, messages: DataFrame) -> _Search:
-    with scope.step("looking for messages in the queue and the dead letters"):
-        # The checkpoint reads the tables here, before the journal's head: only then is the second look sound. The
-        # tables change, so a checkpoint that is lost with an executor ends this search.
-        places = read_table(scope.spark, scope.url, "places", PLACE_COLUMNS)
-        whereabouts = located(messages, places).localCheckpoint()
-        now, after_seconds = to_datetime(scope.now), scope.terms.stuck_seconds
-        removed = driver_of(scope.url).export(scope.url).letters_removed()
-        is_missing = is_unaccounted(None if removed is None else to_datetime(removed))
-        counts = F.count_if(is_missing), F.count_if(is_stuck(now=now, after_seconds=after_seconds))
-        ((missing_count, stuck_count),) = whereabouts.agg(*counts).collect()
-        stuck_rows = []
-        if stuck_count:
-            stuck_rows = _rows(stuck(whereabouts, now=now, after_seconds=after_seconds).limit(LISTED_MAX))
-    if not missing_count:
-        return _Search(stuck_count=stuck_count, stuck=stuck_rows)
-    with scope.step("looking for missing messages in the newest waypoints"):
-        head = read_table(scope.spark, scope.url, "journal", PLACE_KEY, **{"from": scope.until})
-        gone = lost(whereabouts.where(is_missing), head).localCheckpoint()
-        found = by_window(lost_facts(gone, scope.grid))
-        lost_count, doubt_count = (sum(row[name] for row in found.values()) for name in ("lost", "in_doubt"))
-        lost_rows = _listed(gone.where(~is_in_doubt())) if lost_count else []
-        doubt_rows = _listed(gone.where(is_in_doubt())) if doubt_count else []
-    return _Search(lost_count, lost_rows, doubt_count, doubt_rows, found, stuck_count, stuck_rows)
-
-
-def _listed(gone: DataFrame) -> Rows:
-    return _rows(gone.select(*PLACE_KEY, "flow_id", "sent_at").limit(LISTED_MAX))
-
-
-def by_window(facts: DataFrame) -> dict[int, dict[str, Any]]:
-    """Collect facts of windows, by the begin of each window in microseconds. Facts without a window are left out."""
-    rows = [row.asDict() for row in facts.collect()]
-    return {_moment(row["window"]): row for row in rows if row["window"] is not None}
-
-
-def _rows(frame: DataFrame) -> Rows:
-    return [{name: _plain(value) for name, value in row.asDict().items()} for row in frame.collect()]
-
-
-def _plain(value: Any) -> Any:
-    # Spark returns timestamps without a zone, in the time zone of this process.
-    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
-
-
-def _moment(value: datetime) -> int:
-    return to_microseconds(value.astimezone(UTC))

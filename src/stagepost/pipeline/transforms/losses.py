@@ -20,20 +20,27 @@ def located(messages: DataFrame, places: DataFrame) -> DataFrame:
     ``places`` must be read after the journal. An edited message is in no table any more. Its replacement was sent, and
     is checked like every message.
     """
-    unended = messages.where(F.col("standing").isin("open", "dead") & F.col("sent_at").isNotNull())
+    is_open = (F.col("standing") == "open") & F.col("sent_at").isNotNull()
     facts = ("origin_at", "standing", "sent_at", "last_at", "failures", "deaths", "direct")
-    return unended.select(*KEY, *facts).join(places.select(*PLACE_KEY, "place", "due_at"), PLACE_KEY, "left")
+    unended = messages.where(is_open | (F.col("standing") == "dead")).select(*KEY, *facts)
+    return unended.join(places.select(*PLACE_KEY, "place", "due_at"), PLACE_KEY, "left")
 
 
 def is_unaccounted(letters_removed: datetime | None) -> Column:
     """Return whether no table holds a message of ``located``, and it is not a dead one whose letter's time was over.
 
+    A message is left out if the journal does not have that it was sent.
     ``letters_removed`` must be read after the tables. Letters that died up to then may have left the store.
     """
-    is_removed = F.lit(False)
-    if letters_removed is not None:
-        is_removed = (F.col("standing") == "dead") & (F.col("last_at") <= F.lit(letters_removed))
-    return F.col("place").isNull() & ~is_removed
+    return F.col("place").isNull() & F.col("sent_at").isNotNull() & ~has_left_by_age(letters_removed)
+
+
+def has_left_by_age(letters_removed: datetime | None) -> Column:
+    """Return whether a message of ``located`` is dead, and its letter may have left the store for its age."""
+    if letters_removed is None:
+        return F.lit(False)
+    is_old = (F.col("standing") == "dead") & (F.col("last_at") <= F.lit(letters_removed))
+    return F.col("place").isNull() & is_old
 
 
 def lost(missing: DataFrame, journal_head: DataFrame) -> DataFrame:

@@ -75,13 +75,15 @@ def message_facts(journal: DataFrame) -> DataFrame:
 def merge_messages(parts: DataFrame) -> DataFrame:
     """Return one row per message and stage from the folded parts of its history, as ``per_message`` does."""
     folded = parts.groupBy(*KEY).agg(*(how(name).alias(name) for name, how in FOLDED_BY.items()))
+    # A message that came back from an archive died before, and the journal no longer has its first lines.
+    is_forgotten = F.col("sent_at").isNull() & (F.col("replays") > 0)
     return folded.withColumn(
         "standing",
         F.when(F.col("commits") > 0, "committed")
         .when(F.col("confirms") > 0, "confirmed")
         .when(F.col("edits") > 0, "edited")
         .when(F.col("expiries") > 0, "expired")
-        .when(F.col("buried") > F.col("replays"), "dead")
+        .when(F.col("buried") + is_forgotten.cast("int") > F.col("replays"), "dead")
         .when(F.col("duplicates") == F.col("waypoints"), "copy")
         .otherwise("open"),
     )

@@ -1,7 +1,8 @@
 """The part of an audit's rows that the next audit still needs, and the part that is settled.
 
-A flow is settled when all its messages ended well and its last line is older than the retention of ids. Its figures are
-kept as sums, and its rows are forgotten. So a double that comes later is found by a full audit only.
+A flow is settled when all its messages have ended, and its last line is older than the retention of ids. A dead message
+has ended when its letter has left the store because of its age. The figures of a settled flow are kept as sums, and its
+rows are forgotten. So a double that comes later is found by a full audit only.
 """
 
 from __future__ import annotations
@@ -37,10 +38,21 @@ FLOW_COUNTS = ("flows", "completed", "dead_flows", "under_way", "twins")
 FLOWS = ", ".join(("window timestamp", *(f"{name} bigint" for name in FLOW_COUNTS)))
 
 
-def settled_flows(messages: DataFrame, doubles: DataFrame | None, *, before: datetime) -> DataFrame:
-    """Return digests of the flows that ended well and were quiet since ``before``, except for those of ``doubles``."""
-    unended = F.max(F.col("standing").isin("open", "dead").cast("int")).alias("unended")
-    flows = messages.groupBy(_flow()).agg(unended, F.max("last_at").alias("last_at"))
+def settled_flows(
+    messages: DataFrame, doubles: DataFrame | None, removed: DataFrame | None, *, before: datetime
+) -> DataFrame:
+    """Return digests of the flows that ended and were quiet since ``before``, except for those of ``doubles``.
+
+    A dead message has ended if ``removed`` has its ``message_digest``: its letter has left the store.
+    """
+    is_unended = F.col("standing").isin("open", "dead")
+    if removed is not None:
+        gone = F.broadcast(removed.select("message", F.lit(True).alias("is_removed")))
+        messages = messages.withColumn("message", message_digest()).join(gone, "message", "left")
+        is_unended &= (F.col("standing") == "open") | F.col("is_removed").isNull()
+    flows = messages.groupBy(_flow()).agg(
+        F.max(is_unended.cast("int")).alias("unended"), F.max("last_at").alias("last_at")
+    )
     quiet = flows.where((F.col("unended") == 0) & (F.col("last_at") < F.lit(before))).select("flow")
     if doubles is None:
         return quiet
@@ -68,6 +80,11 @@ def add_flows(flows: DataFrame, others: DataFrame, grid: WindowGrid) -> DataFram
     """Return the counts of flows of both, one row per window."""
     moved = others.withColumn("window", grid.begin_of(F.col("window")))
     return flows.unionByName(moved).groupBy("window").agg(*(F.sum(name).alias(name) for name in FLOW_COUNTS))
+
+
+def message_digest() -> Column:
+    """Return a digest of 64 bits of a message at its stage."""
+    return F.xxhash64(*KEY).alias("message")
 
 
 def _flow() -> Column:

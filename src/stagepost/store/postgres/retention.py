@@ -37,8 +37,7 @@ class PostgresRetention(SqlRetention):
 
     def kept_flows(self, closed: ClosedRange) -> set[str]:
         wanted = closed._asdict()
-        recent = self._set("list_recent_flows_of_range", wanted | {"line": closed.next - 1})
-        return recent | self._set("list_open_flows_of_range", wanted)
+        return self._set("list_recent_flows_of_range", wanted) | self._set("list_open_flows_of_range", wanted)
 
     def drop(self, closed: ClosedRange, kept: Sequence[str]) -> int:
         self._run("wait_a_moment")

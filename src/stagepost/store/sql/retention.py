@@ -74,7 +74,7 @@ class SqlRetention(SqlPart):
         return self._run("remove_ids", wanted).rowcount
 
     def open_flows(self, flow_ids: Sequence[str]) -> set[str]:
-        return self._set("list_open_flows_given", {"flow_ids": self._database.array(flow_ids)})
+        return self._set("list_open_flows", {"flow_ids": self._database.array(flow_ids)})
 
     def flows_of(self, message_ids: Sequence[str]) -> dict[str, str]:
         return dict(self._run("list_flows_of", (self._database.array(message_ids),)).fetchall())
@@ -204,7 +204,7 @@ class SqlRetention(SqlPart):
         return [OldLine(*row) for row in self._run("list_old_lines", wanted).fetchall()]
 
     def recent_flows(self, flow_ids: Sequence[str], line: int) -> set[str]:
-        return self._set("list_recent_flows_given", {"flow_ids": self._database.array(flow_ids), "line": line})
+        return self._set("list_recent_flows", {"flow_ids": self._database.array(flow_ids), "line": line})
 
     def remove_lines(self, flow_ids: Sequence[str], line: int) -> int:
         return self._run("remove_lines", {"flow_ids": self._database.array(flow_ids), "line": line}).rowcount

@@ -27,11 +27,6 @@ CLAUSES: Mapping[str, Mapping[str, str]] = {
         "by_group": "fingerprint = :value",
         "by_time": "dead_at >= :since AND dead_at < :until",
     },
-    # The flows that are given, and those that have a line in a range of the journal.
-    "flows": {
-        "given": "unnest(:flow_ids::text[]) AS f (value)",
-        "of_range": "(SELECT DISTINCT flow_id AS value FROM stagepost_journal WHERE id >= :first AND id < :next) AS f",
-    },
     "direction": {"oldest": "ASC", "newest": "DESC"},
 }
 
