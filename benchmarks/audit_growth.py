@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -22,6 +20,7 @@ from typing import Literal
 
 from benchmarks import audit_rows
 from benchmarks.machine import describe
+from benchmarks.peak_memory import MEMORY_MAX, run_measured
 from stagepost.flow.clock import SystemClock
 from stagepost.pipeline.jobs.audit import AuditTerms, audit
 from stagepost.pipeline.session import spark_session
@@ -32,10 +31,7 @@ Store = Literal["sqlite", "postgres"]
 
 LINES_PER_FLOW = 3 * len(audit_rows.STAGES)
 LOST, DOUBLED = 3, 2
-SAMPLE_SECONDS = 0.5
 ORIGIN = 1_700_000_000_000_000
-# Memory may grow by so much from one size to the next, and time a row by so much.
-MEMORY_MAX = 1.10
 
 
 def main(words: list[str]) -> int:
@@ -61,23 +57,8 @@ def main(words: list[str]) -> int:
 
 
 def in_own_process(url: str) -> dict[str, float]:
-    words = [sys.executable, "-m", "benchmarks.audit_growth", "--in-process", url]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    peak = 0.0
-
-    def sample() -> None:
-        nonlocal peak
-        while process.poll() is None:
-            peak = max(peak, sum(memory(pid) for pid in family(process.pid)) / 1024)
-            time.sleep(SAMPLE_SECONDS)
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    out, _ = process.communicate()
-    sampler.join()
-    if process.returncode:
-        raise SystemExit(process.returncode)
-    return {**json.loads(out.splitlines()[-1]), "mebibytes": round(peak)}
+    out, mebibytes = run_measured([sys.executable, "-m", "benchmarks.audit_growth", "--in-process", url])
+    return {**json.loads(out.splitlines()[-1]), "mebibytes": round(mebibytes)}
 
 
 def measure(url: str) -> dict[str, float]:
@@ -128,28 +109,6 @@ def faults() -> Iterator[Waypoint]:
         for name in names:
             key = ("worker@host:0", audit_rows.STAGES[0], f"fault-{number}", f"fault:{number}")
             yield Waypoint(name, ORIGIN, *key, 1, ORIGIN)
-
-
-def family(pid: int) -> list[int]:
-    """Return the process and all its descendants."""
-    found = [pid]
-    for each in found:
-        try:
-            tasks = list(Path(f"/proc/{each}/task").iterdir())
-            found += [int(child) for task in tasks for child in (task / "children").read_text().split()]
-        except OSError:
-            # It has ended.
-            continue
-    return found
-
-
-def memory(pid: int) -> float:
-    """Return the memory of a process in KiB, with shared pages divided among those that share them."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((float(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
 if __name__ == "__main__":

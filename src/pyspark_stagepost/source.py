@@ -8,7 +8,7 @@ Options of the source:
 
 ``url``            the store; for ``outbox`` the database of the app, for the other tables that of the queue
 ``table``          ``journal``, ``queue`` (messages that wait or run), ``dead_letters``, ``places`` (the ids of
-                   both) or ``outbox``
+                   both), ``outbox`` or ``quarantine`` (rows of bulk runs that started no flow)
 ``columns``        the columns to read, such as ``"stage, at"``. The others do not leave the database.
                    ``.schema("stage string, at timestamp")`` does the same. ``select`` alone does not
 ``from``           ``journal``: only rows from this position on

@@ -16,7 +16,7 @@ import pytest
 from stagepost.flow.clock import SystemClock, microseconds
 from stagepost.observe import doctor
 from stagepost.ports.liveness import Registration
-from stagepost.store.postgres import checks
+from stagepost.store.postgres import hold_checks, table_checks
 from stagepost.store.postgres.store import PostgresStore, migrate_database
 from stagepost.testing.contract.givens import a_row, committed
 from stagepost.testing.postgres import ServerUnavailableError, account_for_the_server
@@ -172,7 +172,7 @@ def test_a_standby_and_what_it_keeps_on_its_primary(monkeypatch: pytest.MonkeyPa
 
                 reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
                 reader.execute("SELECT 1")
-                monkeypatch.setattr(checks, "SNAPSHOT_TRANSACTIONS", 0)
+                monkeypatch.setattr(hold_checks, "SNAPSHOT_TRANSACTIONS", 0)
                 held = wait_until(lambda: visit(primary.url)["snapshots"]["who"], "the standby has told what it holds")
                 (culprit,) = held
                 assert culprit["state"] == "hot_standby_feedback"
@@ -266,7 +266,7 @@ def test_a_driver_in_pure_python(url: str, tmp_path: Path) -> None:
 def test_a_held_snapshot_and_who_holds_it(
     url: str, session: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "SNAPSHOT_SECONDS", 0.0)
+    monkeypatch.setattr(hold_checks, "SNAPSHOT_SECONDS", 0.0)
     assert visit(url)["snapshots"]["severity"] == "ok"
     session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     session.execute("SELECT 'a secret'")
@@ -285,8 +285,8 @@ def test_a_held_snapshot_and_who_holds_it(
 def test_a_held_snapshot_is_critical_once_dead_rows_wait_for_its_end(
     url: str, session: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "SNAPSHOT_SECONDS", 0.0)
-    monkeypatch.setattr(checks, "DEAD_ROWS_WARNING", 500)
+    monkeypatch.setattr(hold_checks, "SNAPSHOT_SECONDS", 0.0)
+    monkeypatch.setattr(table_checks, "DEAD_ROWS_WARNING", 500)
     session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     session.execute("SELECT 1")
     run(
@@ -307,7 +307,7 @@ def test_a_held_snapshot_is_critical_once_dead_rows_wait_for_its_end(
 def test_a_session_that_does_nothing_in_its_transaction(
     url: str, session: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(hold_checks, "IDLE_SECONDS", 0.0)
     session.execute("SELECT 1")
     seen = visit(url)
     # At the level of isolation that is the default, it holds no snapshot meanwhile.
@@ -332,11 +332,11 @@ def test_a_prepared_transaction_that_nobody_ends(
         connection.tpc_prepare()
     try:
         assert visit(url)["prepared"]["severity"] == "ok"
-        monkeypatch.setattr(checks, "PREPARED_SECONDS", 0.0)
+        monkeypatch.setattr(hold_checks, "PREPARED_SECONDS", 0.0)
         seen = visit(url)
         assert troubles(seen) == {"prepared": severity}
         assert seen["prepared"]["who"][0]["of"] == of
-        monkeypatch.setattr(checks, "SNAPSHOT_SECONDS", 0.0)
+        monkeypatch.setattr(hold_checks, "SNAPSHOT_SECONDS", 0.0)
         assert "prepared" in visit(url)["snapshots"]["who"][0]
     finally:
         with closing(psycopg.connect(url)) as connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -20,12 +21,17 @@ from stagepost.recovery.outbound import COPY_HORIZON, LOSSES_MAX
 from stagepost.testing import Harness
 from stagepost.testing.contract.givens import committed
 from stagepost.transaction.dispatcher import WINDOW
-from stagepost.transaction.publication import CAUSE_HEADER, FLOW_HEADER, MESSAGE_HEADER, publication_at
+from stagepost.transaction.publication import BARE, CAUSE_HEADER, FLOW_HEADER, MESSAGE_HEADER, publication_at
 from stagepost.transaction.steps import EdgeStep, Halt
 from tests.edges.service import ABROAD, OUT, Order, Sender, flows_of, prepared
 
 OTHER = "ledger.settle"
 HOUR = 3600.0
+
+
+@dataclass
+class Packing:
+    is_bare: bool
 
 
 @pytest.fixture
@@ -57,16 +63,21 @@ def test_a_confirmed_message_is_removed_and_journalled(sender: Sender, broker: M
 
 
 def test_a_service_without_an_envelope_gets_the_body_and_the_ids(sender: Sender, broker: MemoryBroker) -> None:
-    connection = prepared(broker, ABROAD)
+    connection = prepared(broker, ABROAD, OTHER)
     bare: Target[Order, None] = sender.app.remote(ABROAD, Order, envelope=False)
+    whole: Target[Packing, None] = sender.app.remote(OTHER, Packing)
     with sender.app.initiate() as out:
-        started = out.send(bare, Order("o1", '"is_bare":true'), flow_id="f1")
-    sender.send("f2", text='"is_bare":true')
+        started = out.send(bare, Order("o1"), flow_id="f1")
+    with sender.app.initiate() as out:
+        # This body has the bytes that mark an envelope of the other kind.
+        out.send(whole, Packing(is_bare=True), flow_id="f2")
     assert sender.dispatcher.turn(connection) == 2
-    found = {each.headers[FLOW_HEADER]: each for each in broker.waiting(ABROAD)}
-    assert msgspec.json.decode(found["f1"].body) == {"order_id": "o1", "text": '"is_bare":true'}
-    assert (found["f1"].message_id, found["f1"].headers[MESSAGE_HEADER]) == (started.message_id, started.message_id)
-    assert msgspec.json.decode(found["f2"].body)["flow_id"] == "f2"
+    (sent,) = broker.waiting(ABROAD)
+    assert (sent.body, sent.headers[FLOW_HEADER]) == (b'{"order_id":"o1","text":""}', "f1")
+    assert (sent.message_id, sent.headers[MESSAGE_HEADER]) == (started.message_id, started.message_id)
+    (sent,) = broker.waiting(OTHER)
+    assert BARE in sent.body
+    assert msgspec.json.decode(sent.body)["flow_id"] == "f2"
 
 
 def test_a_stage_sends_a_body_without_its_envelope(tmp_path: Path) -> None:

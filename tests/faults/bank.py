@@ -290,8 +290,10 @@ def tune(wanted: str) -> None:
             case "unsendable":
                 relay.PAUSE = int(float(value) * SECOND)
             case _:
-                module, constant = TUNED[name]
-                vars(import_module(module))[constant] = float(value)
+                place, constant = TUNED[name]
+                constants = vars(import_module(place))
+                assert constant in constants, f"{place} has no {constant}"
+                constants[constant] = float(value)
 
 
 tune(os.environ.get("BANK_TUNE", ""))

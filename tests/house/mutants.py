@@ -1074,6 +1074,20 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/pipeline/test_rounds.py::test_each_slot_gets_a_loop_and_so_does_each_that_comes_later"],
     ),
     Mutant(
+        promise="work is divided by the slots of all executors",
+        file="stagepost/pipeline/session.py",
+        find="(not seen or now - changed < SETTLED_SECONDS)",
+        replace="not seen",
+        tests=["tests/pipeline/test_slots.py::test_a_job_is_divided_when_no_further_executor_joins"],
+    ),
+    Mutant(
+        promise="an audit that loses what an executor had read reads again",
+        file="stagepost/pipeline/jobs/audit.py",
+        find="            if not has_lost_checkpoint(error):\n",
+        replace="            if True:\n",
+        tests=["tests/pipeline/test_audit_while_working.py::test_reads_that_an_executor_took_along_are_made_again"],
+    ),
+    Mutant(
         promise="the sink imports the app from a zip that was shipped",
         file="stagepost/pipeline/task_plan.py",
         find='PACKED = (".zip", ".egg")',

@@ -27,7 +27,9 @@ from stagepost.ports.health import (
     Waiting,
 )
 from stagepost.ports.outbox import Backlog
-from stagepost.store.postgres.checks import (
+from stagepost.store.postgres.checks import check_server
+from stagepost.store.postgres.hold_checks import is_ours
+from stagepost.store.postgres.server_facts import (
     ClockGap,
     PreparedTransaction,
     Replica,
@@ -37,8 +39,6 @@ from stagepost.store.postgres.checks import (
     Slot,
     Table,
     TransactionOpen,
-    check_server,
-    is_ours,
 )
 from stagepost.store.sqlite.checks import FileFacts, check_file
 from stagepost.store.sqlite.disk import FileSystem, OpenFile

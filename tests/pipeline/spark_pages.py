@@ -59,8 +59,22 @@ def pages(start: str) -> dict[str, str]:
     return found
 
 
+def states(start: str) -> dict[str, str]:
+    """Return what a master or a worker says to programs, by address."""
+    names = ("json", "metrics/json", "metrics/master/json", "metrics/applications/json")
+    found = {url: read(url) for url in (f"{start}/{name}/" for name in names)}
+    # For an address that it does not have, it shows its first page.
+    return {url: text for url, text in found.items() if text.startswith("{")}
+
+
 def answers(ui: str) -> dict[str, Any]:
     """Return what the REST interface says of the one application of those pages, by the end of its address."""
     (app,) = json.loads(read(f"{ui}/api/v1/applications"))
     found = {name: read(f"{ui}/api/v1/applications/{app['id']}/{name}") for name in ANSWERS}
     return {name: json.loads(text) for name, text in found.items()}
+
+
+def with_loops(ui: str, number: int) -> Any:
+    """Return what the REST interface says once so many claim loops run, and else None."""
+    rest = answers(ui)
+    return rest if sum(job["numTasks"] for job in rest["jobs"] if job["numActiveTasks"]) == number else None

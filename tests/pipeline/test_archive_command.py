@@ -19,6 +19,7 @@ from stagepost.app.app import engine_of
 from stagepost.flow.clock import HOUR, SystemClock
 from stagepost.pipeline.archive_folder import digest_of
 from stagepost.pipeline.jobs.archive import archive
+from stagepost.ports.session import Session
 from stagepost.runtime.access import Access
 from stagepost.runtime.databases import open_store
 from stagepost.testing.contract.givens import committed
@@ -35,6 +36,7 @@ import os, signal, sys
 from pathlib import Path
 from stagepost.flow.clock import SystemClock
 from stagepost.pipeline.jobs.archive import archive
+from stagepost.ports.session import Session
 from stagepost.pipeline.session import spark_session
 from stagepost.runtime.access import Access
 from stagepost.runtime.databases import open_store
@@ -53,16 +55,19 @@ with spark_session("victim") as spark:
 def age(books: Books) -> None:
     """Let all that is there become old, and close its range."""
     with closing(engine_of(books.app).access()) as access:
-        session = access.session
+        grow_old(access.session)
+
+
+def grow_old(session: Session) -> None:
+    with committed(session):
+        session.retention.declare("tests", {"@journal": KEEP, "@dead_letters": KEEP})
+    for hour in range(KEEP + 2):
         with committed(session):
-            session.retention.declare("tests", {"@journal": KEEP, "@dead_letters": KEEP})
-        for hour in range(KEEP + 2):
-            with committed(session):
-                session.retention.count_hour(SystemClock().now() + hour * HOUR)
-        mark = session.retention.mark(session.retention.hours())
-        assert mark is not None
-        with committed(session):
-            session.retention.cut(mark.line)
+            session.retention.count_hour(SystemClock().now() + hour * HOUR)
+    mark = session.retention.mark(session.retention.hours())
+    assert mark is not None
+    with committed(session):
+        session.retention.cut(mark.line)
 
 
 def archived(cli: Cli, folder: Path) -> list[dict[str, Any]]:

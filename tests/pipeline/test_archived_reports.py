@@ -84,13 +84,13 @@ def test_an_audit_of_postgres_finds_the_same_in_the_archive(
 @pytest.mark.more
 def test_services_are_reconciled_over_their_archives(cli: Cli, tmp_path: Path) -> None:
     """The archive proves what the store cannot, and a message that never arrived is lost."""
-    payments = Service(tmp_path / "payments.db", "payments.pay")
-    ledger = Service(tmp_path / "ledger.db", "ledger.book")
+    payments = Service(f"sqlite:///{tmp_path}/payments.db", "payments.pay")
+    ledger = Service(f"sqlite:///{tmp_path}/ledger.db", "ledger.book")
     payments.leave(["m1", "m2", "lost"])
     payments.leave(["later"], seconds=1_200)
     ledger.record("arrived", "ledger.book", ["m1", "m2"])
     ledger.record("arrived", "ledger.book", ["later"], seconds=1_200)
-    with closing(SqliteStore(tmp_path / "ledger.db").session()) as session:
+    with closing(ledger.session()) as session:
         count_hours(session)
     folder = tmp_path / "archive"
     assert cli("archive", str(folder), url=ledger.url).code == 0
@@ -101,7 +101,7 @@ def test_services_are_reconciled_over_their_archives(cli: Cli, tmp_path: Path) -
     found = row_of(answer, "ledger.book")
     assert (found["sent"], found["ok"], found["lost"], "unprovable" in found) == (4, 3, 1, False)
     assert [each["message_id"] for each in answer.json["lost"]] == ["lost"]
-    third = Service(tmp_path / "third.db", "third.stage")
+    third = Service(f"sqlite:///{tmp_path}/third.db", "third.stage")
     refused = reconcile(cli, payments, "--with", third.url, "--archive", str(folder))
     assert (refused.code, "which is not compared" in refused.err) == (2, True)
 

@@ -12,7 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from pyspark_stagepost.schemas import QUARANTINE
 from stagepost.flow import codec, ids
 from stagepost.pipeline.jobs.checking import Checker, ReadSettings, UnreadableValue, values_of
 from stagepost.pipeline.jobs.records import Numbering
@@ -20,6 +23,7 @@ from stagepost.pipeline.transforms.identity import flow_id
 from tests.pipeline.books import Books
 from tests.pipeline.commands import Cli
 from tests.pipeline.shop import Order, Picky, Product
+from tests.pipeline.test_data_source import load
 
 SEEN = dt.datetime(2026, 3, 1, 10, 20, 30, 123456, tzinfo=dt.UTC)
 DAY = dt.date(2026, 2, 28)
@@ -88,7 +92,7 @@ def test_cells_of_a_csv_file_fill_the_fields_by_the_types_that_they_have(
 
 
 def test_rows_that_do_not_fit_are_quarantined_each_with_its_reason_and_its_text(
-    cli: Cli, books: Books, tmp_path: Path
+    cli: Cli, books: Books, spark: SparkSession, tmp_path: Path
 ) -> None:
     file = csv(
         tmp_path / "products.csv",
@@ -129,6 +133,11 @@ def test_rows_that_do_not_fit_are_quarantined_each_with_its_reason_and_its_text(
     assert json.loads(rows[4]) == {
         "sku": "no number", "name": "lamp", "pieces": "many", "price": "1", "colour": "", "weight": ""
     }  # fmt: skip
+    frame = load(spark, books, "quarantine").where(F.col("run_id") == answer.json["run_id"])
+    assert frame.schema == QUARANTINE
+    assert {row.record: (Path(row.file).name, row.reason) for row in frame.collect()} == reasons
+    assert {row.record: row.row for row in frame.collect()} == rows
+    assert [row.flow_id for row in frame.where("record = 4").collect()] == ["shop.product:no number"]
 
 
 def test_an_id_that_is_an_empty_text_in_quotes_is_missing_too(cli: Cli, books: Books, tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_session_of_a_command_waits_until_java_has_ended(
     """A Java process that outlives its command holds the pipe of the caller open."""
 
     @contextmanager
-    def without_java(name: str, options: SparkOptions) -> Iterator[None]:
+    def without_java(name: str, options: SparkOptions, *, is_divided: bool) -> Iterator[None]:
         yield
 
     monkeypatch.setattr("stagepost.pipeline.session.spark_session", without_java)

@@ -50,7 +50,7 @@ def books(new_postgres: Callable[[], str]) -> PostgresBooks:
 
 
 def test_a_file_starts_its_flows_once_and_says_what_became_of_each_of_its_rows(
-    cli: Cli, books: PostgresBooks, tmp_path: Path
+    cli: Cli, books: PostgresBooks, spark: SparkSession, tmp_path: Path
 ) -> None:
     file = write(tmp_path / "a.csv", "A,1", "A,1", "A,2", "B,1", "ž世,4", "bad,x", "short")
     assert counts(start(cli, file)) == (7, 3, 1, 3)
@@ -66,6 +66,8 @@ def test_a_file_starts_its_flows_once_and_says_what_became_of_each_of_its_rows(
     assert books.waypoints("accepted") == 3
     assert books.number("SELECT count(*) FROM stagepost_run WHERE rows_in = 7 AND ended_at >= started_at") == 2
     assert books.nodes("accepted") == {"spark"}
+    quarantine = plain(books, "quarantine")
+    assert (read(spark, books, "quarantine"), len(quarantine)) == ((quarantine, 1), 6)
 
 
 def test_what_waits_is_processed_once_by_the_executors_and_the_audit_proves_it(
@@ -191,6 +193,7 @@ PLAIN = {
         "SELECT 'suspect' AS place, NULL AS owner, * FROM stagepost_suspect",
     ],
     "dead_letters": ["SELECT * FROM stagepost_dead_letter"],
+    "quarantine": ["SELECT * FROM stagepost_quarantine"],
 }
 
 

@@ -18,7 +18,8 @@ from stagepost.pipeline.jobs import reconcile as job
 from stagepost.pipeline.transforms.deliveries import per_message
 from stagepost.ports.declarations import Declaration
 from stagepost.ports.journal import Waypoint, WaypointName
-from stagepost.store.sqlite.store import SqliteStore
+from stagepost.ports.session import Session
+from stagepost.runtime.databases import open_store
 from stagepost.testing.contract.givens import committed
 from tests.pipeline.commands import Answer, Cli
 
@@ -26,16 +27,19 @@ from tests.pipeline.commands import Answer, Cli
 class Service:
     """A store whose journal is written by hand, an hour ago."""
 
-    def __init__(self, path: Path, *stages: str) -> None:
-        self.url = f"sqlite:///{path}"
-        self._store = SqliteStore(path)
+    def __init__(self, url: str, *stages: str) -> None:
+        self.url = url
+        self._store = open_store(url)
         self._at = SystemClock().now() - 3600 * SECOND
-        with closing(self._store.session()) as session, committed(session):
-            session.declarations.put([Declaration(each, each, path.stem) for each in stages])
+        with closing(self.session()) as session, committed(session):
+            session.declarations.put([Declaration(each, each, "app") for each in stages])
+
+    def session(self) -> Session:
+        return self._store.session()
 
     def record(self, name: WaypointName, stage: str, messages: Sequence[str], *, seconds: int = 0) -> None:
         moment = self._at + seconds * SECOND
-        with closing(self._store.session()) as session, committed(session):
+        with closing(self.session()) as session, committed(session):
             session.journal.record(
                 [Waypoint(name, moment, "n", stage, each, f"f-{each}", 0, moment, kind="send") for each in messages]
             )
@@ -47,12 +51,12 @@ class Service:
 
 @pytest.fixture
 def payments(tmp_path: Path) -> Service:
-    return Service(tmp_path / "payments.db", "payments.pay")
+    return Service(f"sqlite:///{tmp_path}/payments.db", "payments.pay")
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Service:
-    return Service(tmp_path / "ledger.db", "ledger.book")
+    return Service(f"sqlite:///{tmp_path}/ledger.db", "ledger.book")
 
 
 def reconcile(cli: Cli, ours: Service, *words: str) -> Answer:
@@ -107,7 +111,7 @@ def test_messages_between_two_services_are_reconciled_in_both_directions(
     assert [each["message_id"] for each in answer.json["duplicated"]] == ["twice"]
     assert by_id == [6], "the window that differs has two lines of each event"
     # A third service receives at an address that was not compared before. Its window is equal.
-    post = Service(tmp_path / "post.db", "post.send")
+    post = Service(f"sqlite:///{tmp_path}/post.db", "post.send")
     post.record("arrived", "post.send", ["letter"])
     payments.leave(["parcel"], to="depot.send")
     shown = cli("reconcile", "--with", payments.url, "--with", post.url, url=ledger.url)

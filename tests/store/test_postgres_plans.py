@@ -33,7 +33,7 @@ ROWS = 3_000
 # For people, once in a while: they count what is stored, or take it all away with them.
 COUNTING = {
     *("list_depths", "list_letter_groups", "count_held"),
-    *("export_queue", "export_dead_letters", "export_places", "export_outbox"),
+    *("export_queue", "export_dead_letters", "export_places", "export_outbox", "export_quarantine"),
 }
 # They have no plan.
 BOUNDARIES = {"savepoint", "release", "rollback_to"}

@@ -20,6 +20,7 @@ from stagepost.testing import Harness, crash_everywhere
 from stagepost.transaction.guards import KEY_LENGTH_MAX
 from stagepost.transaction.outcome import Abandoned, AnsweredWithFailure, Buried, Completed
 from stagepost.transaction.steps import Step, unobserved
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from tests.conftest import Ledger, NewApp
@@ -31,7 +32,6 @@ pytestmark = pytest.mark.longer_on_postgres
 
 GUARDS = ["proactive", "reactive"]
 KEY = ("account", "invoice")
-PATIENCE_SECONDS = 60
 
 
 @dataclass

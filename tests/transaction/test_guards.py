@@ -27,6 +27,7 @@ from stagepost.testing import Harness, crash_everywhere
 from stagepost.transaction.outcome import Buried, Completed, Duplicate, Lost
 from stagepost.transaction.steps import Halt, Step
 from tests.places import place
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from tests.conftest import Inject, Ledger, NewApp
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 NewHarness = Callable[..., Harness]
 
 IN_EVERY_MODE = True
-PATIENCE_SECONDS = 60
 IN_REAL_DATABASES = ["sqlite-outbox", "postgres-outbox"]
 pytestmark = pytest.mark.longer_on_postgres
 

@@ -59,7 +59,7 @@ def process(
         with (
             closing(engine.access()) as access,
             stoppable() as request,
-            session(f"stagepost process {app.name}", spark_options) as spark,
+            session(f"stagepost process {app.name}", spark_options, is_divided=False) as spark,
             job_progress(spark, "stagepost process") as shown,
         ):
             depths = QueueLook(access, stages, engine.clock)

@@ -6,7 +6,8 @@ import importlib.resources
 import os
 import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -30,6 +31,12 @@ SHUFFLES = "spark.sql.shuffle.partitions"
 CONSOLE_BAR = "spark.ui.showConsoleProgress"
 # How often the executors of a cluster take a part of a shuffle in turn.
 SHUFFLES_PER_SLOT = 2
+# The executors of a cluster join soon after the session has started. These are the longest wait for the first one, and
+# the time after which no other one is expected.
+JOIN_SECONDS = 10.0
+SETTLED_SECONDS = 1.0
+LOOK_SECONDS = 0.1
+DYNAMIC = "spark.dynamicAllocation.enabled"
 DESCRIPTION = "spark.job.description"
 SPECULATION = "spark.speculation"
 # Where the executors find Python, if the variable PYSPARK_PYTHON does not say it.
@@ -65,14 +72,16 @@ def is_local(master: str) -> bool:
 
 
 @contextmanager
-def spark_session(name: str, options: SparkOptions | None = None) -> Iterator[SparkSession]:
+def spark_session(name: str, options: SparkOptions | None = None, *, is_divided: bool = True) -> Iterator[SparkSession]:
     """Open a session that ends with the block. Raises ``DeclarationError`` if no Java is found, or Spark cannot start.
+
+    ``is_divided``  the jobs are divided by the slots, so a session on a cluster first waits for its executors
 
     Under spark-submit, its Java process and its settings are used.
     """
     options = options or SparkOptions()
     try:
-        session = _build(name, options)
+        session = _build(name, options, is_divided=is_divided)
     except SPARK_ERRORS as error:
         master = options.master or "of its settings"
         raise DeclarationError(
@@ -130,7 +139,7 @@ def job_description(session: SparkSession, text: str) -> Iterator[None]:
 
 
 def slots(session: SparkSession) -> int:
-    """Return into how many tasks a job is divided, also if no executor has come yet."""
+    """Return into how many tasks a job is divided. It is 2 before the first executor of a cluster has come."""
     return int(session.sparkContext.defaultParallelism)
 
 
@@ -166,7 +175,22 @@ def require_one_host(session: SparkSession, place: Place) -> None:
             require(url, "shared", why)
 
 
-def _build(name: str, options: SparkOptions) -> SparkSession:
+def wait_for_slots(
+    slots: Callable[[], int],
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return when there are slots and their number has not changed for a second, or after ten seconds."""
+    begin = changed = now = monotonic()
+    seen = slots()
+    while now - begin < JOIN_SECONDS and (not seen or now - changed < SETTLED_SECONDS):
+        sleep(LOOK_SECONDS)
+        found, now = slots(), monotonic()
+        if found != seen:
+            seen, changed = found, now
+
+
+def _build(name: str, options: SparkOptions, *, is_divided: bool) -> SparkSession:
     if SUBMITTED_VARIABLE not in os.environ:
         _start_java(options)
     SparkContext._ensure_initialized()  # noqa: SLF001 - only Java knows the settings of spark-defaults.conf
@@ -184,6 +208,9 @@ def _build(name: str, options: SparkOptions) -> SparkSession:
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     for each in options.py_files:
         session.sparkContext.addPyFile(each)
+    # With dynamic allocation, executors come for tasks that wait.
+    if is_divided and not is_local(master) and conf.get(DYNAMIC) != "true":
+        wait_for_slots(lambda: slots_now(session))
     if not conf.contains(SHUFFLES):
         session.conf.set(SHUFFLES, str(SHUFFLES_PER_SLOT * slots(session)))
     return session

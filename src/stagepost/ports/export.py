@@ -83,6 +83,14 @@ TABLES: Mapping[str, Mapping[str, Kind]] = {
         "node": "text",
         "envelope": "envelope",
     },
+    "quarantine": {
+        "run_id": "text",
+        "file": "text",
+        "record": "long",
+        "reason": "text",
+        "flow_id": "text",
+        "row": "text",
+    },
 }
 
 

@@ -15,7 +15,9 @@ from stagepost.ports.findings import Version, critical
 from stagepost.ports.health import Heart, StoreHealth, Unseen
 from stagepost.store.postgres import migrate
 from stagepost.store.postgres.address import parsed
-from stagepost.store.postgres.checks import (
+from stagepost.store.postgres.checks import check_server
+from stagepost.store.postgres.faults import one_line, translate
+from stagepost.store.postgres.server_facts import (
     ClockGap,
     PreparedTransaction,
     Replica,
@@ -25,9 +27,7 @@ from stagepost.store.postgres.checks import (
     Slot,
     Table,
     TransactionOpen,
-    check_server,
 )
-from stagepost.store.postgres.faults import one_line, translate
 from stagepost.store.postgres.statements import SQL
 from stagepost.store.postgres.store import SERVER_VERSION_MIN
 from stagepost.store.postgres.wire import Cursor, opened
