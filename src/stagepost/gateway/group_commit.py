@@ -69,7 +69,8 @@ class GroupCommit:
     def _add(self, request: _Request) -> None:
         with self._changed:
             self._waiting.append(request)
-            if self._service is None:
+            # A forked child has no thread.
+            if self._service is None or not self._service.is_alive:
                 self._service = Service("gateway-commits", self._write_groups, logs_error=True)
                 self._service.start()
             self._changed.notify()
