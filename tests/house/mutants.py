@@ -1714,18 +1714,28 @@ MUTANTS: Sequence[Mutant] = (
     ),
     # The user's session
     Mutant(
-        promise="a run that made a session is handled again after a refused commit",
+        promise="a run that made a session, or called an effect, is handled again after a refused commit",
         file="stagepost/transaction/unit_of_work.py",
         find="used = self.is_handlers or self.has_user_session or self.has_document",
         replace="used = self.has_document",
         tests=[f"{SESSIONS}::{AGAIN}[sqlite-wrote]"],
     ),
     Mutant(
-        promise="a run that made a session is handled again after a refused commit",
+        promise="a run that made a session, or called an effect, is handled again after a refused commit",
         file="stagepost/transaction/unit_of_work.py",
         find="self.has_user_session or ",
         replace="",
         tests=[f"{SESSIONS}::{AGAIN}[sqlite-made it alone]"],
+    ),
+    Mutant(
+        promise="a run that made a session, or called an effect, is handled again after a refused commit",
+        file="stagepost/transaction/unit_of_work.py",
+        find=" or (self.effects is not None and self.effects.were_called)",
+        replace="",
+        tests=[
+            "tests/transaction/test_effects.py::"
+            "test_a_run_that_called_an_effect_alone_is_handled_again_after_a_refused_commit[sqlite]"
+        ],
     ),
     Mutant(
         promise="a failed flush fails the attempt, even if its handler caught the error",

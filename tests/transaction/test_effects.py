@@ -16,6 +16,7 @@ from stagepost.ports.effects import EffectFigures
 from stagepost.testing import ManualClock
 from stagepost.transaction.outcome import Buried, Completed, Redelivered, Returned
 from stagepost.transaction.steps import EFFECT_STEPS, Step
+from tests.integrations.attempts import completes, refusing_two_commits
 from tests.places import place
 from tests.transaction.outside import Capture, CaptureRequest, Cards, card_of
 from tests.transaction.shops import NewHarness, Order, Shop, raise_next, raising_once, raising_once_with_context
@@ -73,6 +74,26 @@ def test_a_later_attempt_gets_the_known_result(shop: Shop, ledger: Ledger) -> No
     assert shop.drain() == [Redelivered, Redelivered, Completed]
     assert ledger.entries == ["o1 c1"]
     assert shop.cards.calls == {"call": 1}
+
+
+def test_a_run_that_called_an_effect_alone_is_handled_again_after_a_refused_commit(
+    app: App, cards: Cards, harness: NewHarness
+) -> None:
+    """The next run decides anew what it calls, by what the log has by then."""
+    refuse, refusals = refusing_two_commits()
+    engine_of(app).listener = refuse
+    card = card_of(app, cards)
+    given: list[str] = []
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        given.append(ctx.effect(card, CaptureRequest(order.id, order.amount)).id)
+
+    app.start(pay, Order("o1", 5), flow_id="o1")
+    assert completes(harness())
+    assert refusals == []
+    assert given == ["c1", "c1", "c1"]
+    assert cards.calls == {"call": 1}
 
 
 def test_a_call_that_raised_is_asked_about_after_the_silence(shop: Shop, ledger: Ledger, clock: ManualClock) -> None:

@@ -162,6 +162,11 @@ class AttemptEffects:
         self._fence = claim.message_id, claim.stage, claim.deliveries
         log.running.add(self._fence)
 
+    @property
+    def were_called(self) -> bool:
+        """Whether any run has called one, or was given its known result."""
+        return bool(self._touched)
+
     def begin_run(self) -> None:
         self._given_now.clear()
 

@@ -340,9 +340,9 @@ class UnitOfWork:
     def must_be_handled_again(self, outcome: Outcome | None) -> bool:
         """Say whether the handlers must run again after the database refused their outcome."""
         if isinstance(outcome, Completed):
-            # Their statements are rolled back. Handlers without statements, session and sinks need not run again.
+            # Their statements are rolled back. Handlers that used nothing need not run again.
             used = self.is_handlers or self.has_user_session or self.has_document
-            return used or self.sinks is not None
+            return used or self.sinks is not None or (self.effects is not None and self.effects.were_called)
         # The database has no room for the failure either, so the message is not at fault.
         return isinstance(outcome, Redelivered | Buried) and isinstance(outcome.error, StoreExhausted)
 
