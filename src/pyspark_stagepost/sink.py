@@ -112,4 +112,4 @@ def _discard(plan: SinkPlan, messages: Messages) -> None:
         discard_tasks(plan, _tasks(messages))
     except StagepostError as error:
         # Spark reports the error that made it abort. A later batch sweeps these rows.
-        logger.warning("staged rows could not be deleted: %s", error)
+        logger.warning("staged rows could not be deleted: %s", error, extra={"event": "staged-rows-left"})

@@ -36,10 +36,14 @@ def test_workers_killed_at_each_step_one_after_the_other_leave_every_effect_exac
 
 
 @pytest.mark.parametrize(
-    "store",
-    [pytest.param("sqlite-outbox", marks=pytest.mark.more), pytest.param("postgres-outbox", marks=pytest.mark.soak)],
+    ("store", "clearing"),
+    [
+        pytest.param("sqlite-outbox", "message", marks=pytest.mark.more),
+        pytest.param("sqlite-outbox", "sweep", marks=pytest.mark.soak),
+        pytest.param("postgres-outbox", "message", marks=pytest.mark.soak),
+        pytest.param("postgres-outbox", "sweep", marks=pytest.mark.soak),
+    ],
 )
-@pytest.mark.parametrize("clearing", ["message", "sweep"])
 def test_workers_killed_around_their_sends_leave_no_stored_bytes(
     clearing: str, books: Books, fleet: WorkerFleet, tmp_path: Path
 ) -> None:

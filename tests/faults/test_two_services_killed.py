@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sqlite3
 import subprocess
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
@@ -21,7 +22,7 @@ from tests.faults.worker_fleet import SCRIPT
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup
 from tests.servers.rabbitmq import RabbitServer
-from tests.waiting import PATIENCE_SECONDS, last_while_moving
+from tests.waiting import PATIENCE_SECONDS, last_while_moving, wait_until
 
 pytestmark = pytest.mark.more
 
@@ -77,6 +78,13 @@ class Service:
 
     def left(self) -> list[str]:
         return sorted(each.name for each in self.tickets.iterdir())
+
+    def broker(self) -> dict[str, Any]:
+        """Return the broker as ``stagepost status`` shows it."""
+        command = [str(SCRIPT), "status", "--json"]
+        told = subprocess.run(command, cwd=ROOT, env=self.environment, stdout=subprocess.PIPE, check=True)
+        (found,) = json.loads(told.stdout)["brokers"]
+        return dict(found)
 
     def query(self, sql: str) -> list[tuple[object, ...]]:
         with closing(sqlite3.connect(self.path)) as connection:
@@ -188,9 +196,15 @@ def test_each_effect_happens_once_while_the_broker_dies_and_is_cut_and_in_alarm(
     with rabbitmq.in_alarm():
         start(100)
     wait_for_answers()
+    # Its counts are noted every ten seconds.
+    # Copies count too.
+    wait_until(lambda: ledger.broker()["arrived"] >= started, "status shows that all messages have arrived")
+    assert ledger.broker()["state"] == "connected"
+    assert ledger.broker()["dispatched"] == started
     stop(workers)
     check_books(payments, ledger, started)
     for each in (payments, ledger):
+        assert each.query("SELECT * FROM stagepost_edge") == []
         assert unquiet_lines(each.log) == []
         assert "worker-ended" not in each.log
 

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -148,6 +149,14 @@ def test_a_message_that_committed_is_left_alone_or_gets_a_new_linked_id(shelf: S
     assert (line.waypoint, line.cause_id) == ("sent", "a-m")
     envelopes = [decode_envelope(data.encode()) for (data,) in shelf.rows("queue", "envelope")]
     assert sorted(each.cause_id or "" for each in envelopes) == ["a-m", "b-m"]
+
+
+def test_a_message_that_may_have_left_comes_back_with_again_alone(shelf: Shelf) -> None:
+    archived(shelf, replace(letter("a"), reason="maybe-sent"))
+    assert run(shelf) == {"committed": 1}
+    assert queued(shelf) == []
+    assert run(shelf, again=True) == {"replayed": 1}
+    assert queued(shelf) == ["a-m"]
 
 
 def test_a_replay_is_refused_if_missing_lines_could_show_a_commit(shelf: Shelf) -> None:
@@ -291,6 +300,7 @@ def test_the_command_replays_the_letters_of_the_store_and_of_the_archive(new_she
     assert queued(shelf) == ["living-m", "old-m", "older-m"]
     hint = CliRunner().invoke(main, ["replay", "--all", "--database", shelf.url])
     assert (hint.exit_code, "name its folder with --archive" in hint.stderr) == (0, True)
+    assert "replayed 1. Had committed: 0 were left alone, 0 got a new id" in hint.stdout
     assert queued(shelf) == ["living-m", "odd", "old-m", "older-m"]
 
 

@@ -84,11 +84,13 @@ def worker(
             processes,
             threads,
             engine.store.url,
+            extra={"event": "worker-starts"},
         )
         code = supervisor.run()
         if drain:
             _log_remaining(engine)
-    logger.info("%s: %s", app.name, "stopped" if not drain else "drained" if code == 0 else "stopped before it drained")
+    outcome = "stopped" if not drain else "drained" if code == 0 else "stopped before it drained"
+    logger.info("%s: %s", app.name, outcome, extra={"event": "worker-stopped"})
     sys.exit(code)
 
 

@@ -102,8 +102,9 @@ class DispatcherService(Service):
                         sweep.turn()
                     if session.queue.changed() or now - last > POLL_SECONDS:
                         last = now
-                        while (count := dispatcher.turn(connection)) and not self.is_stopped:
-                            self.dispatched += count
+                        while dispatcher.turn(connection) and not self.is_stopped:
+                            pass
+                    self.dispatched = dispatcher.dispatched
                     if self.notes is not None:
                         self.notes.turn(session)
                 except StoreError as error:
@@ -172,9 +173,9 @@ class ReceiverService(Service):
                 windows = pressure.windows(takes_publications=not self._is_blocked())
                 self.fullness = pressure.fullness
                 deliveries = receiver.receive(connection, windows, RECEIVE_SECONDS)
-                if count := receiver.store(connection, deliveries):
-                    self.arrived += count
+                if receiver.store(connection, deliveries):
                     self.quiet_since = self._engine.clock.monotonic()
+                self.arrived = receiver.arrived
                 watch.look(windows, {each.address for each in deliveries})
             receiver.stop(connection)
         except StoreError as error:

@@ -206,7 +206,9 @@ def _close_forgotten() -> None:
                 _close(_forgotten[0])
             except Exception:
                 # The error concerns the dropped app, and not the caller, which starts flows of another one.
-                logger.exception("connection of a dropped app cannot be closed")
+                logger.exception(
+                    "connection of a dropped app cannot be closed", extra={"event": "connection-not-closed"}
+                )
             del _forgotten[0]
 
 

@@ -100,7 +100,8 @@ class BatchAttempt:
                 raise
             # The failed message reports it when it is handled alone.
             stage = self._claims[0].stage
-            logger.info("batch of %d messages of %s undone: %s", len(self._claims), stage, safe_text(raised))
+            size, extra = len(self._claims), {"event": "batch-undone", "stage": stage}
+            logger.info("batch of %d messages of %s undone: %s", size, stage, safe_text(raised), extra=extra)
             return []
         self._monitor.ended(is_settled=True)
         _deliver(self._units)

@@ -46,6 +46,7 @@ class Dispatcher:
     """The dispatcher of one thread. Several may run at once, because each claims the rows that it publishes.
 
     ``owner``  the incarnation whose claims they are
+    ``dispatched``  counts the messages that left
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Dispatcher:
         self._random = random
         self._listener = listener
         self._confirm_seconds = confirm_seconds
+        self.dispatched = 0
         self._turns = 0
         # Messages whose connection was lost while others were on it too.
         self._alone: set[str] = set()
@@ -181,6 +183,7 @@ class Dispatcher:
                 confirmed = [each for each in confirmed if self._session.queue.remove(each)]
                 died = self._write(answers, confirmed)
         self._listener(EdgeStep.REMOVED, [claim.message_id for claim, _ in answers])
+        self.dispatched += len(confirmed)
         self._alone -= {each.message_id for each in confirmed}
         lost = {claim.message_id for claim, result in answers if result == "lost"}
         if len(answers) > 1:

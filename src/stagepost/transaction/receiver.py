@@ -57,6 +57,7 @@ class Receiver:
     ``store``         the store's uuid
     ``publish_dead``  says whether the broker has confirmed a message that the store refuses. If not, publishes it over
                       a connection of its own. It never waits for the broker
+    ``arrived``       counts the deliveries that were stored or recognised, and settled
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Receiver:
         self._later: list[tuple[float, Delivery]] = []
         self._suspicions: dict[str, Suspicion] = {}
         self._commits = 0
+        self.arrived = 0
 
     def turn(self, connection: BrokerConnection, windows: Mapping[str, int], seconds: float) -> int:
         """Receive from the addresses of ``windows``, store and settle. Returns the number of settled deliveries.
@@ -171,6 +173,7 @@ class Receiver:
             self._suspicions.pop(_key(each), None)
         self._listener(EdgeStep.STORED, ids)
         connection.settle(deliveries)
+        self.arrived += len(deliveries)
         self._listener(EdgeStep.SETTLED, ids)
 
     def read(self, delivery: Delivery) -> Arrival:

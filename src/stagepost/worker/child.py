@@ -92,6 +92,6 @@ def _code_of(name: str, make: Callable[[Engine, Plan], Child], plan: Plan) -> in
         log_not_started(name, error)
         return EXIT_UNAVAILABLE
     except StagepostError as error:
-        logger.critical("%s cannot start: %s", name, error)
+        logger.critical("%s cannot start: %s", name, error, extra={"event": "cannot-start"})
         return EXIT_CANNOT_START
     return child.run()

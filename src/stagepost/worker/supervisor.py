@@ -199,6 +199,7 @@ class Supervisor:
             logger.info(
                 "stopping: running messages have %.0f s to finish; a second signal breaks them off for redelivery",
                 self._plan.grace_seconds,
+                extra={"event": "worker-stopping"},
             )
         for process in running:
             process.terminate()

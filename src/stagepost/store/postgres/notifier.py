@@ -97,7 +97,7 @@ def _listen(notifier: weakref.ref[Notifier], parameters: dict[str, Any]) -> None
                 _count(notifier, connection)
         except psycopg.Error as error:
             # Meanwhile the sessions look without notifications.
-            logger.debug("not listening: %s", error)
+            logger.debug("not listening: %s", error, extra={"event": "not-listening"})
             time.sleep(RETRY_SECONDS)
 
 
