@@ -36,8 +36,12 @@ class Job:
         self.books = books
         self.app = module_of(folder)
         self._commands = commands
-        self.file = folder / "orders.csv"
-        if name == "initiate":
+        self.inbox = folder / "inbox"
+        self.file = self.inbox / "orders.csv"
+        self._into = ("--to", "shop.order", "--id", "order_id", "--flow-prefix", "o", "--app", self.app)
+        self._follow = (self.inbox, "--stream", "--checkpoint", folder / "checkpoint", "--format", "csv")
+        if name in ("initiate", "stream"):
+            self.inbox.mkdir()
             self.file.write_text("order_id,quantity\n" + "".join(f"{number},1\n" for number in range(ROWS)))
         else:
             self.flows = orders(FLOWS)
@@ -45,12 +49,13 @@ class Job:
 
     def start(self) -> Command:
         words: dict[str, tuple[object, ...]] = {
-            "initiate": (self.file, "--to", "shop.order", "--id", "order_id", "--flow-prefix", "o", "--app", self.app),
+            "initiate": (self.file, *self._into),
+            "stream": (*self._follow, *self._into),
             "process": (self.app,),
             "continuous": (self.app, "--continuous"),
             "audit": (),
         }
-        command = "process" if self.name == "continuous" else self.name
+        command = {"continuous": "process", "stream": "initiate"}.get(self.name, self.name)
         return self._commands.start(command, *words[self.name], "--json")
 
     def has_java(self) -> bool:
@@ -60,8 +65,8 @@ class Job:
         return bool(self._commands.pids(PYTHON_OF_SPARK))
 
     def has_written(self) -> bool:
-        table = "stagepost_accepted" if self.name == "initiate" else "ledger"
-        return self.books.number(f"SELECT count(*) FROM {table}") > (5_000 if self.name == "initiate" else 10)
+        table, rows = ("stagepost_accepted", 5_000) if self.name in ("initiate", "stream") else ("ledger", 10)
+        return self.books.number(f"SELECT count(*) FROM {table}") > rows
 
     def check(self, command: Command, number: signal.Signals = signal.SIGINT) -> None:
         """One line, the signal's exit code, and nothing of it is left. A job that ended by itself has done its work."""
@@ -78,8 +83,9 @@ class Job:
         assert self.books.waypoints("died") == self.books.waypoints("failed") == 0
 
     def go_on(self, cli: Cli, run: Run) -> None:
-        if self.name == "initiate":
-            answer = cli.initiate(self.file, "--flow-prefix", "o", to="shop.order", by="order_id")
+        if self.name in ("initiate", "stream"):
+            source = (self.file,) if self.name == "initiate" else (*self._follow, "--once")
+            answer = cli.initiate(*source, "--flow-prefix", "o", to="shop.order", by="order_id")
             assert (answer.code, answer.json["rows_in"], answer.json["balanced"]) == (0, ROWS, True)
             assert self.books.waiting() == ROWS
         elif self.name in ("process", "continuous"):
@@ -107,7 +113,7 @@ def interrupted(job: Job, condition: Callable[[], bool], *signals: signal.Signal
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "moment"),
-    [("initiate", "has_java"), ("process", "has_written"), ("continuous", "has_java"), ("audit", "has_tasks")],
+    [("stream", "has_written"), ("process", "has_written"), ("continuous", "has_java"), ("audit", "has_tasks")],
 )
 def test_a_command_that_is_interrupted_leaves_nothing_and_goes_on_when_it_is_run_again(
     new_job: Callable[[str], Job], cli: Cli, run: Run, name: str, moment: str
