@@ -1733,8 +1733,10 @@ MUTANTS: Sequence[Mutant] = (
         find=" or (self.effects is not None and self.effects.were_called)",
         replace="",
         tests=[
-            "tests/transaction/test_effects.py::"
-            "test_a_run_that_called_an_effect_alone_is_handled_again_after_a_refused_commit[sqlite]"
+            (
+                "tests/transaction/test_effects.py::"
+                "test_a_run_that_called_an_effect_alone_is_handled_again_after_a_refused_commit[sqlite]"
+            )
         ],
     ),
     Mutant(
