@@ -164,7 +164,7 @@ class AttemptEffects:
 
     @property
     def were_called(self) -> bool:
-        """Whether any run has called one, or was given its known result."""
+        """True if any run has called one, or was given its known result."""
         return bool(self._touched)
 
     def begin_run(self) -> None:
