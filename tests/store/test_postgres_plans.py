@@ -35,6 +35,8 @@ COUNTING = {
     *("list_depths", "list_letter_groups", "count_held"),
     *("export_queue", "export_dead_letters", "export_places", "export_outbox", "export_quarantine"),
 }
+# Once for each range of the journal that goes. It reads the queue, which has far fewer rows than a range has lines.
+OF_RANGES = {"list_open_flows_of_range"}
 # They have no plan.
 BOUNDARIES = {"savepoint", "release", "rollback_to"}
 PLANNED = sorted(set(SQL) - BOUNDARIES)
@@ -129,7 +131,7 @@ def indexes_of(plan: str, connection: psycopg.Connection[Any]) -> set[str]:
     return {parents.get(each, each) for each in found}
 
 
-@pytest.mark.parametrize("name", sorted(set(PLANNED) - COUNTING))
+@pytest.mark.parametrize("name", sorted(set(PLANNED) - COUNTING - OF_RANGES))
 def test_a_statement_reads_no_table_from_end_to_end(populated: psycopg.Connection[Any], name: str) -> None:
     scans = re.findall(r"Seq Scan on (stagepost_\w+)", plan_of(populated, name))
     assert set(scans) - SMALL == set(), plan_of(populated, name)

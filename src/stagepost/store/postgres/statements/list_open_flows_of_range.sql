@@ -1,5 +1,5 @@
 -- The open flows that have a line in a range: see list_open_flows.sql. A range has millions of flows. Far fewer rows are
--- open, so the range is asked for their flows, and not the other way round. Index: stagepost_journal_flow.
+-- open, so the range is asked for their flows, and not the other way round. Index: primary key of the journal.
 SELECT o.flow_id
 FROM (
     SELECT flow_id FROM stagepost_dead_letter
