@@ -108,7 +108,8 @@ def faults() -> Iterator[Waypoint]:
             names += ["committed", "committed"]
         for name in names:
             key = ("worker@host:0", audit_rows.STAGES[0], f"fault-{number}", f"fault:{number}")
-            yield Waypoint(name, ORIGIN, *key, 1, ORIGIN)
+            # An accepted message with an attempt would have gone over a broker, and so be in doubt.
+            yield Waypoint(name, ORIGIN, *key, 0 if name == "accepted" else 1, ORIGIN)
 
 
 if __name__ == "__main__":
