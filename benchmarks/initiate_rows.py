@@ -8,7 +8,7 @@ queue alone, by ``executemany``. The session is warm, because its start takes eq
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,21 +101,38 @@ def _started(server: PostgresServer) -> Ratio:
 def _started_on_spark(server: PostgresServer, folder: Path) -> Ratio:
     file = folder / "items.csv"
     file.write_text("\n".join(["n,text", *(f"{n},{TEXT}" for n in range(ROWS))]) + "\n")
+    with spark_session("benchmark of initiate") as spark:
+        return compare_with_inserts(
+            f"PostgreSQL, initiate of {ROWS:,} rows of a CSV file on Spark, local[*]",
+            GOAL_ON_SPARK,
+            server,
+            lambda url, number: start_on_spark(spark, url, folder, file, number),
+        )
+
+
+def compare_with_inserts(
+    name: str, goal: float | None, server: PostgresServer, start_all: Callable[[str, int], float]
+) -> Ratio:
+    """Compare with inserts of the queue's rows. ``start_all`` starts a flow for each row in a database, and returns the
+    seconds that it takes. Its second argument is the number of the round.
+    """
     ours: list[float] = []
     limit: list[float] = []
-    with spark_session("benchmark of initiate") as spark, watched(server.pid) as quiet:
+    with watched(server.pid) as quiet:
         for number in range(ROUNDS + 1):
             url = new(server, f"spark{number}")
-            ours.append(ROWS / start_on_spark(spark, url, folder, file, number))
-            limit.append(ROWS / insert_each(new(server, f"each{number}"), columns_of(url)["stagepost_ready"]))
+            ours.append(ROWS / start_all(url, number))
+            queue = columns_of(url)["stagepost_ready"]
+            assert len(queue[0]) == ROWS, len(queue[0])
+            limit.append(ROWS / insert_each(new(server, f"each{number}"), queue))
     return Ratio(
-        name=f"PostgreSQL, initiate of {ROWS:,} rows of a CSV file on Spark, local[*]",
+        name=name,
         unit="rows/s",
         # The first run compiles.
         ours=ours[1:],
         limit=limit[1:],
         limit_name="executemany of the queue's rows alone, one commit",
-        goal=GOAL_ON_SPARK,
+        goal=goal,
         others=quiet.others,
     )
 

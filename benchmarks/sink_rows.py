@@ -11,38 +11,21 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.initiate_rows import APP, ROUNDS, ROWS, TEXT, columns_of, insert_each, new
-from benchmarks.machine import watched
+from benchmarks.initiate_rows import APP, ROWS, TEXT, compare_with_inserts
 from benchmarks.postgres_stage import running_server
 from benchmarks.result import Ratio
 from stagepost.pipeline.session import spark_session
 
 
 def measure() -> Ratio:
-    ours: list[float] = []
-    limit: list[float] = []
-    with (
-        running_server() as (server, folder),
-        spark_session("benchmark of the sink") as spark,
-        watched(server.pid) as quiet,
-    ):
+    with running_server() as (server, folder), spark_session("benchmark of the sink") as spark:
         rows = spark.range(ROWS).selectExpr("id AS n", f"'{TEXT}' AS text")
-        for number in range(ROUNDS + 1):
-            url = new(server, f"sink{number}")
-            ours.append(ROWS / write(spark, rows, url, folder, number))
-            queue = columns_of(url)["stagepost_ready"]
-            assert len(queue[0]) == ROWS, len(queue[0])
-            limit.append(ROWS / insert_each(new(server, f"each{number}"), queue))
-    return Ratio(
-        name=f"PostgreSQL, {ROWS:,} rows written to Spark's sink, local[*]",
-        unit="rows/s",
-        # The first write compiles.
-        ours=ours[1:],
-        limit=limit[1:],
-        limit_name="executemany of the queue's rows alone, one commit",
-        goal=None,
-        others=quiet.others,
-    )
+        return compare_with_inserts(
+            f"PostgreSQL, {ROWS:,} rows written to Spark's sink, local[*]",
+            None,
+            server,
+            lambda url, number: write(spark, rows, url, folder, number),
+        )
 
 
 def write(spark: SparkSession, rows: DataFrame, url: str, folder: Path, number: int) -> float:
