@@ -128,7 +128,13 @@ def test_a_change_is_noted_at_once_and_counts_once_in_a_while(tmp_path: Path) ->
         seen.trouble = "it is down"
         clock.advance(1)
         notes.turn(session)
-        assert [each[2:5] for each in session.edge.views()] == [("away", clock.now(), "it is down")]
+        away_since = clock.now()
+        assert [each[2:5] for each in session.edge.views()] == [("away", away_since, "it is down")]
+        # Another host of the broker is away for another reason, and the state goes on.
+        seen.trouble = "no answer"
+        clock.advance(1)
+        notes.turn(session)
+        assert [each[2:5] for each in session.edge.views()] == [("away", away_since, "no answer")]
         # A killed process leaves its view. Another one removes it, a day later.
         clock.advance(25 * 3600)
         edge_notes.EdgeNotes(seen, seen, "amqp://here", "broker@two:2", clock).end(session)

@@ -44,21 +44,23 @@ class EdgeNotes:
         self._broker = broker
         self._node = node
         self._clock = clock
-        self._state: tuple[EdgeState, str] | None = None
+        self._seen: tuple[EdgeState, str] | None = None
         self._since = 0
         self._noted_at = -math.inf
 
     def turn(self, session: Session) -> None:
-        """Note the state if it has changed, or if the last note is old. Raises ``StoreError``."""
+        """Note the state if it or its reason has changed, or if the last note is old. Raises ``StoreError``."""
         monotonic, now = self._clock.monotonic(), self._clock.now()
-        state = self._look()
-        if state != self._state:
-            self._state, self._since, self._noted_at = state, now, -math.inf
+        state, reason = seen = self._look()
+        if self._seen is None or state != self._seen[0]:
+            self._since = now
+        if seen != self._seen:
+            self._seen, self._noted_at = seen, -math.inf
         if monotonic - self._noted_at < NOTE_SECONDS:
             return
         counts = self._receiver.arrived, self._dispatcher.dispatched
         with committing(session, is_durable=False):
-            session.edge.note_view(EdgeView(self._node, self._broker, state[0], self._since, state[1], *counts, now))
+            session.edge.note_view(EdgeView(self._node, self._broker, state, self._since, reason, *counts, now))
         self._noted_at = monotonic
 
     def end(self, session: Session) -> None:

@@ -81,6 +81,7 @@ class DispatcherService(Service):
                 self.is_connected = False
             retried(logger, dispatcher.finish, self, (StoreError,))
             if self.notes is not None:
+                # A store that is away keeps the view. Readers leave out that of an ended process.
                 with suppress(StoreError):
                     self.notes.end(session)
 
