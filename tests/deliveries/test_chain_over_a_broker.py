@@ -20,9 +20,9 @@ from tests.deliveries.conftest import NewConsumer
 from tests.deliveries.test_whole_chain import FAULTS, Books, has_at_least
 from tests.faults.worker_fleet import PROCESS, SCRIPT
 from tests.gateway.http_calls import listening_socket, post, wait_until_alive
-from tests.gateway.logs import unclear_lines
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup, kill
+from tests.quiet_logs import unquiet_lines
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -147,4 +147,4 @@ def test_every_order_arrives_once_over_a_broker_while_processes_are_killed(
     wait_until(lambda: books.done.keys() >= set(orders) or services.letters(), "all orders reached the consumer")
     assert services.letters() == []
     assert books.done == dict.fromkeys(orders, 1)
-    assert unclear_lines(services.logs()) == []
+    assert unquiet_lines(services.logs()) == []

@@ -26,9 +26,9 @@ from stagepost.ports.journal import Waypoint
 from tests.deliveries.conftest import NewConsumer
 from tests.deliveries.consumer import Act, Consumer, Request, answer, half, reset, silence
 from tests.gateway.http_calls import get, listening_socket, post, wait_until_alive
-from tests.gateway.logs import unclear_lines
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup, kill
+from tests.quiet_logs import unquiet_lines
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it finds processes by Linux's /proc")
@@ -199,7 +199,7 @@ def check(chain: Chain, books: Books, consumer: Consumer, orders: list[str]) -> 
         assert lines.count("accepted") == lines.count("committed") == 1
         # The history tells how often the message was read from the queue. A kill may come before a request.
         assert lines.count("received") >= requests
-    assert unclear_lines(chain.log.read_text()) == []
+    assert unquiet_lines(chain.log.read_text()) == []
 
 
 @pytest.mark.more
@@ -282,4 +282,4 @@ def test_the_logs_of_a_fault_run_are_one_line_an_event_without_secrets_and_stack
     chain.produce("o1")
     wait_until(lambda: len(shop.requests) > len(FAULTS), "it is delivered in the end")
     wait_until(lambda: chain.lines_of(shop.ids[0])[-1].waypoint == "committed", "its end is written")
-    assert unclear_lines(chain.log.read_text()) == []
+    assert unquiet_lines(chain.log.read_text()) == []

@@ -20,10 +20,10 @@ from stagepost import App
 from stagepost.flow.target import Target
 from tests.faults.direct_services import FOLDER, NAME, PREPARATION, TICKETS, Order
 from tests.faults.pausing import pause
-from tests.faults.quiet_logs import unquiet_lines
 from tests.faults.worker_fleet import SCRIPT
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup
+from tests.quiet_logs import unquiet_lines
 from tests.waiting import last_while_moving, wait_until
 
 pytestmark = pytest.mark.more

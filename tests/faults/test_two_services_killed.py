@@ -16,11 +16,11 @@ import pytest
 
 from stagepost import App
 from stagepost.transaction.steps import EdgeStep
-from tests.faults.quiet_logs import unquiet_lines
 from tests.faults.two_services import FOLDER, PREFIX, PREPARATION, Booked, Transfer
 from tests.faults.worker_fleet import SCRIPT
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup
+from tests.quiet_logs import unquiet_lines
 from tests.servers.rabbitmq import RabbitServer
 from tests.waiting import PATIENCE_SECONDS, last_while_moving, wait_until
 

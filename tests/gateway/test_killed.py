@@ -17,9 +17,9 @@ import pytest
 from stagepost.gateway.steps import GatewayStep
 from tests.gateway.gateways import Gateways, stored
 from tests.gateway.http_calls import get, post, wait_until_alive
-from tests.gateway.logs import unclear_lines
 from tests.gateway.shop import ONE, WITH_ID
 from tests.processes import ProcessGroup
+from tests.quiet_logs import unquiet_lines
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
@@ -102,7 +102,7 @@ def test_the_log_of_faults_has_one_line_an_event_with_a_code_and_no_stack(
     assert post(gateways.port, "/orders", ONE, WITH_ID)[0] == 200
     gateways.started[0].signal(signal.SIGTERM)
     assert gateways.started[0].wait() == 0
-    assert unclear_lines(gateways.log) == []
+    assert unquiet_lines(gateways.log) == []
 
 
 def test_a_request_at_work_is_finished_when_the_command_is_stopped(gateways: Gateways) -> None:

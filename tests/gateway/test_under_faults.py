@@ -16,9 +16,9 @@ from stagepost.app.app import engine_of
 from stagepost.flow import ids
 from tests.gateway.gateways import Gateways
 from tests.gateway.http_calls import post, wait_until_alive
-from tests.gateway.logs import unclear_lines
 from tests.gateway.shop import ONE
 from tests.processes import ProcessGroup, kill
+from tests.quiet_logs import unquiet_lines
 from tests.servers.postgres import OwnServer
 from tests.waiting import LOOK_SECONDS, wait_until
 
@@ -95,7 +95,7 @@ def test_orders_are_stored_once_while_gateways_are_killed(gateways: Gateways, gr
     finally:
         producers.close()
     check_each_order_is_stored_once(gateways.url, producers)
-    assert unclear_lines(gateways.log) == []
+    assert unquiet_lines(gateways.log) == []
 
 
 @pytest.fixture
@@ -138,4 +138,4 @@ def test_orders_are_stored_once_while_the_database_server_is_killed(
         producers.close()
     assert producers.answers[503] > 0
     check_each_order_is_stored_once(gateways.url, producers)
-    assert unclear_lines(gateways.log) == []
+    assert unquiet_lines(gateways.log) == []

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from stagepost import App, Target
-from tests.faults.quiet_logs import unquiet_lines
+from tests.quiet_logs import unquiet_lines
 from tests.soak.brokers.books import Books
 from tests.soak.brokers.copies import CopyingSender
 from tests.soak.brokers.fleet import Fleet
