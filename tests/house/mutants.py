@@ -738,8 +738,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a process notes how it sees its broker when that changes",
         file="stagepost/runtime/edge_notes.py",
-        find="        if state != self._state:\n",
-        replace="        if self._state is None:\n",
+        find="        if seen != self._seen:\n",
+        replace="        if self._seen is None:\n",
         tests=["tests/edges/test_edge_notes.py::test_a_change_is_noted_at_once_and_counts_once_in_a_while"],
     ),
     Mutant(
@@ -1574,6 +1574,24 @@ MUTANTS: Sequence[Mutant] = (
         find="            mine.commit()\n            return verdicts\n\n    def look_up",
         replace="            return verdicts\n\n    def look_up",
         tests=[f"{ACCEPTING}::test_a_message_is_stored_before_the_answer_and_handled_once[sqlite]"],
+    ),
+    Mutant(
+        promise="a request that ran out of time is told whether its commit has begun",
+        file="stagepost/gateway/group_commit.py",
+        find="            self._waiting.remove(request)\n",
+        replace="",
+        tests=[
+            "tests/gateway/test_gateway_outages.py::test_a_request_whose_time_is_over_before_its_commit_begins_is_dropped"
+        ],
+    ),
+    Mutant(
+        promise="a request that ran out of time is told whether its commit has begun",
+        file="stagepost/gateway/group_commit.py",
+        find="                return False\n            self._waiting",
+        replace="                return True\n            self._waiting",
+        tests=[
+            "tests/gateway/test_gateway_outages.py::test_a_request_whose_time_is_over_before_its_commit_begins_is_dropped"
+        ],
     ),
     Mutant(
         promise="a message that was accepted is never refused later",
