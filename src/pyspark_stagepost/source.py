@@ -54,8 +54,6 @@ from pyspark.sql.types import StructType
 
 from pyspark_stagepost.batch import PushingReader, StagepostReader
 from pyspark_stagepost.options import Options, check_batch, check_stream, plain_errors
-from pyspark_stagepost.sink import BatchSink, StreamSink
-from pyspark_stagepost.sink_options import sink_plan
 from pyspark_stagepost.stream import JournalStream, RefusedStream
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import StagepostError
@@ -79,11 +77,18 @@ class StagepostSource(DataSource):
             return (PushingReader if options.pushes_filters else StagepostReader)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        # A read, which imports this module in each of its processes, does without all that an app needs.
+        from pyspark_stagepost.sink import BatchSink  # noqa: PLC0415
+        from pyspark_stagepost.sink_options import sink_plan  # noqa: PLC0415
+
         with plain_errors():
             plan = sink_plan(self.options, schema, overwrite=overwrite)
             return BatchSink(plan, plan.load().ids.mint())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from pyspark_stagepost.sink import StreamSink  # noqa: PLC0415 - see above
+        from pyspark_stagepost.sink_options import sink_plan  # noqa: PLC0415
+
         with plain_errors():
             return StreamSink(sink_plan(self.options, schema, overwrite=overwrite))
 

@@ -1,148 +1,27 @@
 """Transactional, staged messaging: every stage consumed its message, changed its database and produced its messages,
 or did none of that."""
 
-from stagepost.app import App
-from stagepost.app.endpoints import Endpoint, StagedEndpoint
-from stagepost.edge.reply_future import ReplyFuture
-from stagepost.flow.context import Context
-from stagepost.flow.effects import Effect
-from stagepost.flow.errors import (
-    AddressTaken,
-    AlreadyStarted,
-    BrokerConnectionLost,
-    BrokerDenied,
-    BrokerError,
-    BrokerMismatch,
-    BrokerRefused,
-    BrokerUnavailable,
-    CapabilityMissing,
-    ClaimUnknown,
-    CommittedButMaybeNotSent,
-    CommitUnknown,
-    ConnectionLost,
-    ConsumerRefused,
-    DeclarationError,
-    DeliveryFailed,
-    DocumentFull,
-    EffectConflict,
-    EffectDeferred,
-    FailureUnwritable,
-    FlowDied,
-    FlowTooLong,
-    HandlerError,
-    IdConflict,
-    IllegalCall,
-    InitiationError,
-    InvalidId,
-    KeyConflict,
-    KeyDuplicate,
-    LeaseLost,
-    MaybeDelivered,
-    MaybeSent,
-    MessageOversized,
-    NotDone,
-    NothingSent,
-    OutcomeUnknown,
-    Refuse,
-    ReplayRefused,
-    ReplyTimeout,
-    SchemaMismatch,
-    StagepostError,
-    StoreContention,
-    StoreError,
-    StoreExhausted,
-    StoreRefused,
-    StoreUnavailable,
-    TimeLimitExceeded,
-    TransactionBoundary,
-    TransactionEnded,
-    Undecodable,
-    WorkerDied,
-    WrongAddress,
-)
-from stagepost.flow.initiation import Initiation, Started
-from stagepost.flow.rows import Row, Rows
-from stagepost.flow.target import Target, Topic
-from stagepost.recovery.redelivery import Redelivery
-from stagepost.transaction.scopes import Scope, Scopes
-from stagepost.transaction.sinks import IncomingEnvelope, OutgoingEnvelope, Sink
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AddressTaken",
-    "AlreadyStarted",
-    "App",
-    "BrokerConnectionLost",
-    "BrokerDenied",
-    "BrokerError",
-    "BrokerMismatch",
-    "BrokerRefused",
-    "BrokerUnavailable",
-    "CapabilityMissing",
-    "ClaimUnknown",
-    "CommitUnknown",
-    "CommittedButMaybeNotSent",
-    "ConnectionLost",
-    "ConsumerRefused",
-    "Context",
-    "DeclarationError",
-    "DeliveryFailed",
-    "DocumentFull",
-    "Effect",
-    "EffectConflict",
-    "EffectDeferred",
-    "Endpoint",
-    "FailureUnwritable",
-    "FlowDied",
-    "FlowTooLong",
-    "HandlerError",
-    "IdConflict",
-    "IllegalCall",
-    "IncomingEnvelope",
-    "Initiation",
-    "InitiationError",
-    "InvalidId",
-    "KeyConflict",
-    "KeyDuplicate",
-    "LeaseLost",
-    "MaybeDelivered",
-    "MaybeSent",
-    "MessageOversized",
-    "NotDone",
-    "NothingSent",
-    "OutcomeUnknown",
-    "OutgoingEnvelope",
-    "Redelivery",
-    "Refuse",
-    "ReplayRefused",
-    "ReplyFuture",
-    "ReplyTimeout",
-    "Row",
-    "Rows",
-    "SchemaMismatch",
-    "Scope",
-    "Scopes",
-    "Sink",
-    "StagedEndpoint",
-    "StagepostError",
-    "Started",
-    "StoreContention",
-    "StoreError",
-    "StoreExhausted",
-    "StoreRefused",
-    "StoreUnavailable",
-    "Target",
-    "TimeLimitExceeded",
-    "Topic",
-    "TransactionBoundary",
-    "TransactionEnded",
-    "Undecodable",
-    "WorkerDied",
-    "WrongAddress",
-]
+if TYPE_CHECKING:
+    from stagepost.public import *  # noqa: F403 - the names of ``__all__`` there
+else:
 
-# Tracebacks, dead letters and reprs show the name to import.
-for _name in __all__:
-    globals()[_name].__module__ = __name__
-del _name
+    def __getattr__(name: str) -> Any:
+        """Import the public names. Spark's Python processes need none of them, and start faster without."""
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        public = import_module("stagepost.public")
+        globals().update({each: getattr(public, each) for each in public.__all__}, __all__=public.__all__)
+        try:
+            return globals()[name]
+        except KeyError:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+    def __dir__() -> list[str]:
+        return [*__getattr__("__all__"), "__version__"]

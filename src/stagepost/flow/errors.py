@@ -406,3 +406,10 @@ class BrokerMismatch(BrokerError):
 
 class AddressTaken(BrokerError):
     code = "address-taken"
+
+
+# Tracebacks show the name to import, also in processes that need no other public name.
+for _each in tuple(globals().values()):
+    if isinstance(_each, type) and issubclass(_each, StagepostError):
+        _each.__module__ = "stagepost"
+del _each
