@@ -39,6 +39,12 @@ LOOK_SECONDS = 0.1
 DYNAMIC = "spark.dynamicAllocation.enabled"
 DESCRIPTION = "spark.job.description"
 SPECULATION = "spark.speculation"
+# Java would choose a collector with threads of its own, and few processors have no time for these beside Spark's.
+SERIAL = "-XX:+UseSerialGC"
+FEW_PROCESSORS = 2
+JAVA_DEFAULTS = "spark.driver.defaultJavaOptions"
+JAVA_SETTINGS = (JAVA_DEFAULTS, "spark.driver.extraJavaOptions", "spark.driver.memory")
+JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 # Where the executors find Python, if the variable PYSPARK_PYTHON does not say it.
 EXECUTOR_PYTHON = "spark.pyspark.python"
 # The variable by which spark-submit names its Java process to this one.
@@ -228,7 +234,10 @@ def _start_java(options: SparkOptions) -> None:
     # Java looks for the data source by this Python, so it must be known before.
     python = options.settings.get(EXECUTOR_PYTHON) or _default(EXECUTOR_PYTHON) or sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", python)
+    at_start = SparkConf(loadDefaults=False)
     if is_local(options.master or _default(MASTER) or LOCAL):
+        if (os.cpu_count() or 1) <= FEW_PROCESSORS and not _has_java_options(options):
+            at_start.set(JAVA_DEFAULTS, SERIAL)
         # Spark's pages listen on the address of this variable, and by default on all addresses of the machine.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Java's options are split at blanks, and a URI has none.
@@ -237,12 +246,17 @@ def _start_java(options: SparkOptions) -> None:
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if own not in given:
         os.environ["SPARK_SUBMIT_OPTS"] = f"{own} {given}".strip()
-    at_start = SparkConf(loadDefaults=False)
     # Spark would switch its own bar on, because this process looks like a shell to it.
     at_start.set(CONSOLE_BAR, OWN[CONSOLE_BAR])
     for name, value in options.settings.items():
         at_start.set(name, value)
     SparkContext._ensure_initialized(conf=at_start)  # noqa: SLF001
+
+
+def _has_java_options(options: SparkOptions) -> bool:
+    """Return whether a user gave options for Java, which does not start with two collectors."""
+    settings = (options.settings.get(each) or _default(each) for each in JAVA_SETTINGS)
+    return any((*settings, *map(os.environ.get, JAVA_VARIABLES)))
 
 
 def _default(name: str) -> str | None:
