@@ -19,6 +19,8 @@ INTERPRETED = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+# Spark would compress what it keeps, which takes longer than reading it again from the disk.
+UNCOMPRESSED = {"spark.sql.inMemoryColumnarStorage.compressed": "false"}
 # Sketches of so many groups are held at a time. With more groups Spark sorts the rows.
 SKETCHES = {"spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "2048"}
 
@@ -27,7 +29,7 @@ SKETCHES = {"spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "2048"}
 def tuned(spark: SparkSession, rows: int) -> Iterator[int]:
     """Set the session for a job on ``rows`` rows during the block. Yield the number of tasks that should read them."""
     tasks = 1 if rows < FEW_ROWS else tasks_for(rows, slots(spark), ROWS_PER_TASK)
-    settings = {SHUFFLES: str(tasks), **SKETCHES, **(INTERPRETED if rows < FEW_ROWS else {})}
+    settings = {SHUFFLES: str(tasks), **SKETCHES, **UNCOMPRESSED, **(INTERPRETED if rows < FEW_ROWS else {})}
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)

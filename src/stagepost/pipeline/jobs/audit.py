@@ -274,11 +274,12 @@ def _report(
     search = NOTHING_FOUND
     if any(row["open"] or row["dead"] for row in stages):
         search = _search(scope, messages)
-    doubled_count = sum(row["doubled"] for row in stages) + sum(row["twins"] for row in flows.values())
+    twins = sum(row["twins"] for row in flows.values())
+    doubled_count = sum(row["doubled"] for row in stages) + twins
     doubles: Rows = []
     if doubled_count:
         with scope.step("listing doubled messages"):
-            doubles = rows_of(doubled(messages).limit(LISTED_MAX))
+            doubles = rows_of(doubled(messages, has_twins=bool(twins)).limit(LISTED_MAX))
     sent = sum(row["sent"] for row in stages)
     days = max((scope.seen_until - min(windows, default=0)) / SECOND, terms.window_seconds) / DAY_SECONDS
     waypoints = sum(row["waypoints"] for row in stages)

@@ -21,7 +21,8 @@ from stagepost.store.sqlite.faults import translate
 from stagepost.store.sqlite.second_file import SUFFIX as APART
 from stagepost.store.sqlite.statements import SQL
 
-ROWS_A_BATCH = 10_000
+# Larger batches do not fit into the caches of a processor.
+ROWS_A_BATCH = 2_000
 
 
 @dataclass(frozen=True, slots=True)
