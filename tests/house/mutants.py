@@ -1657,8 +1657,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="bytes behind the last request of a connection change no answer",
         file="stagepost/gateway/http1.py",
-        find="            return h11.NEED_DATA\n",
-        replace="            pass\n",
+        find="may be accepted by then.\n            return h11.NEED_DATA\n",
+        replace="may be accepted by then.\n            pass\n",
         tests=[
             f"{RAW_BYTES}::test_bytes_behind_the_last_request_of_a_connection_do_not_change_its_answer[1.1-request]"
         ],
