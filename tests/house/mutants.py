@@ -1601,6 +1601,20 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{ACCEPTING}::test_an_accepted_message_is_a_duplicate_for_a_stricter_schema_too[sqlite]"],
     ),
     Mutant(
+        promise="a message that was accepted is never refused later",
+        file="stagepost/gateway/problems.py",
+        find="(*REJECTION_STATUSES, 409, 413)",
+        replace="(*REJECTION_STATUSES, 409)",
+        tests=[f"{ACCEPTING}::test_an_accepted_message_is_a_duplicate_for_a_lower_limit_of_its_size_too[sqlite]"],
+    ),
+    Mutant(
+        promise="a message that was accepted is never refused later",
+        file="stagepost/gateway/messages.py",
+        find="body.digest, beyond, attributes)",
+        replace="digest_of_unparsable(data), beyond, attributes)",
+        tests=[f"{ACCEPTING}::test_an_accepted_message_is_a_duplicate_for_a_lower_limit_of_its_depth_too"],
+    ),
+    Mutant(
         promise="a body that ends with its connection is no message",
         file="stagepost/gateway/requests.py",
         find="            raise Disconnected\n",
