@@ -142,10 +142,12 @@ def inbox(tmp_path: Path) -> Path:
     return folder
 
 
-def put(folder: Path, name: str, *rows: str) -> None:
-    """Files come into a folder whole."""
+def put(folder: Path, name: str, *rows: str, days: int = 0) -> None:
+    """Files come into a folder whole. They may have been written some days before."""
     hidden = folder / f".{name}"
     hidden.write_text("\n".join(["order_id,quantity", *rows]) + "\n")
+    written = hidden.stat().st_mtime - days * 86_400
+    os.utime(hidden, (written, written))
     hidden.rename(folder / name)
 
 
@@ -239,6 +241,19 @@ def test_a_file_of_a_stream_that_cannot_be_read_ends_it_with_the_reason(
     put(inbox, "1.csv", "A,1")
     assert once()[0] == 0
     assert quantities(books) == {"o:A": 1}
+
+
+@pytest.mark.more
+def test_a_stream_reads_files_that_were_written_long_before_they_came(cli: Cli, books: Books, tmp_path: Path) -> None:
+    """A rename keeps a file's time. By default Spark skips a file that is a week older than the newest one."""
+    inbox = tmp_path / "in[1]"
+    inbox.mkdir()
+    words = ("--stream", "--once", "--checkpoint", tmp_path / "checkpoint", "--format", "csv", "--flow-prefix", "o")
+    for number, days in ((1, 0), (2, 400), (3, 0)):
+        put(inbox, f"{number}.csv", f"{number},1", days=days)
+        answer = cli.initiate(inbox, *words, to="shop.order", by="order_id")
+        assert (answer.code, answer.json["started"]) == (0, 1), answer
+    assert sorted(quantities(books)) == ["o:1", "o:2", "o:3"]
 
 
 @pytest.mark.parametrize(
