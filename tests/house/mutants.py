@@ -1601,6 +1601,20 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{ACCEPTING}::test_an_accepted_message_is_a_duplicate_for_a_stricter_schema_too[sqlite]"],
     ),
     Mutant(
+        promise="a message that was accepted is never refused later",
+        file="stagepost/gateway/problems.py",
+        find="(*REJECTION_STATUSES, 409, 413)",
+        replace="(*REJECTION_STATUSES, 409)",
+        tests=[f"{ACCEPTING}::test_an_accepted_message_is_a_duplicate_for_a_lower_limit_of_its_size_too[sqlite]"],
+    ),
+    Mutant(
+        promise="a message that was accepted is never refused later",
+        file="stagepost/gateway/messages.py",
+        find="body.digest, beyond, attributes)",
+        replace="digest_of_unparsable(data), beyond, attributes)",
+        tests=[f"{ACCEPTING}::test_an_accepted_message_is_a_duplicate_for_a_lower_limit_of_its_depth_too"],
+    ),
+    Mutant(
         promise="a body that ends with its connection is no message",
         file="stagepost/gateway/requests.py",
         find="            raise Disconnected\n",
@@ -1657,8 +1671,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="bytes behind the last request of a connection change no answer",
         file="stagepost/gateway/http1.py",
-        find="            return h11.NEED_DATA\n",
-        replace="            pass\n",
+        find="may be accepted by then.\n            return h11.NEED_DATA\n",
+        replace="may be accepted by then.\n            pass\n",
         tests=[
             f"{RAW_BYTES}::test_bytes_behind_the_last_request_of_a_connection_do_not_change_its_answer[1.1-request]"
         ],

@@ -331,6 +331,10 @@ def test_a_sink_that_cannot_be_is_refused_before_the_first_row(
     assert says in str(caught.value)
 
 
+def test_an_empty_prefix_is_the_targets_name_as_with_initiate(options: Callable[..., SinkPlan]) -> None:
+    assert options(flowPrefix="").flow_prefix == options(flowPrefix=None).flow_prefix == "shop.order"
+
+
 def test_replies_that_no_endpoint_takes_are_refused(options: Callable[..., SinkPlan]) -> None:
     with pytest.raises(IllegalCall, match=r"shop\.note takes a Note"):
         options(replyTo="shop.note")

@@ -45,7 +45,7 @@ from stagepost.pipeline.jobs.records import ROW, read_records, record_batch
 from stagepost.pipeline.session import job_description, require_one_host, time_zone
 from stagepost.pipeline.spark_options import TIME_ZONE
 from stagepost.pipeline.task_plan import TaskPlan
-from stagepost.pipeline.transforms.identity import message_id
+from stagepost.pipeline.transforms.identity import message_id, text_of_value
 from stagepost.ports.runs import Quarantined, RunCounts, TaskAttempt
 from stagepost.transaction.enqueueing import judge_acceptances
 from stagepost.transaction.queue_commit import committing
@@ -152,7 +152,8 @@ def initiate(
             row = frame.schema[ROW].dataType
             assert isinstance(row, StructType)
             check_types(row, id_columns, time_zone(spark))
-            frame = frame.withColumn(IDS, F.array(*(F.col(ROW)[column].cast("string") for column in id_columns)))
+            texts = (text_of_value(F.col(ROW)[column], row[column].dataType) for column in id_columns)
+            frame = frame.withColumn(IDS, F.array(*texts))
         on_counted(records.count)
         reading = ReadSettings(plan.file_format, id_columns, flow_prefix, separator, records.names, records.numbering)
         checked = frame.mapInArrow(partial(_check_batches, plan, reading), from_arrow_schema(CHECKED))
