@@ -73,7 +73,7 @@ WRITTEN = "task int"
 
 
 class InitiationFailed(StagepostError):
-    """A task failed more often than Spark allows. The next run finds the committed rows by their ids."""
+    """A task failed too often, or Java ended. The next run finds the committed rows by their ids."""
 
     code = "initiation-failed"
 
@@ -170,8 +170,8 @@ def initiate(
                     ordered.mapInArrow(partial(_write_batches, plan, start), WRITTEN).collect()
             except SPARK_ERRORS as error:
                 raise InitiationFailed(
-                    f"a task failed more often than Spark allows: {describe_error(error)}. The flows started so far "
-                    "are accepted; run the same command again for the rest."
+                    f"Spark did not start all flows: {describe_error(error)}. The flows started so far are accepted; "
+                    "run the same command again for the rest."
                 ) from error
             with committing(session):
                 runs.end(plan.run_id, start, records.count, engine.clock.now())
