@@ -7,6 +7,8 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 from urllib.parse import urlsplit
 
 import psycopg
@@ -59,6 +61,20 @@ def test_a_session_that_runs_copies_of_slow_tasks_is_refused(
     with pytest.raises(DeclarationError, match=r"spark\.speculation is on: .* the counts of a killed one\. Make the"):
         start(rows_of(spark, ("A", "1")), app)
     assert books.waiting_messages() == {}
+
+
+def test_a_session_of_spark_connect_is_refused(books: Books, app: str) -> None:
+    """Its frames know no driver, and its session has no such attribute."""
+    frame = SimpleNamespace(sparkSession=SimpleNamespace(), columns=["order_id"])
+    with pytest.raises(DeclarationError, match=r"one of Spark Connect, whose driver runs elsewhere\. Make a session"):
+        start(cast(DataFrame, frame), app)
+
+
+@pytest.mark.more
+def test_a_run_may_have_any_name(spark: SparkSession, books: Books, app: str) -> None:
+    """Its rows are staged in a folder that is named after it."""
+    assert start(rows_of(spark, ("A", "1")), app, "../a/b=1/{x}*" + "y" * 300) == RunCounts(1, 1, 0, 0)
+    assert books.rows("SELECT count(*) FROM stagepost_run WHERE id LIKE '../a/b=1/{x}*y%'") == [(1,)]
 
 
 def test_rows_of_a_data_frame_start_flows_and_a_known_run_counts_the_same_again(
@@ -120,6 +136,8 @@ def test_what_is_wrong_with_a_data_frame_is_said_before_its_first_row_is_read(
         start(good.select("order_id"), app)
     with pytest.raises(DeclarationError, match="is of type double; ids are made of texts"):
         start(good.withColumn("order_id", F.lit(1.5)), app)
+    with pytest.raises(DeclarationError, match=r"column 'm' is of type array<interval month>, which Python cannot"):
+        start(good.withColumn("m", F.expr("array(INTERVAL '1' MONTH)")), app)
     with pytest.raises(DeclarationError, match="no endpoint 'shop"):
         initiate(good, app, "shop.nothing", id_columns=["order_id"])
     with pytest.raises(DeclarationError, match="columns of equal name: order_id, order_id"):
