@@ -9,6 +9,7 @@ of its run. A repeated job finds the ids too.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ DIGEST_SHOWN = 16
 ID_TYPES = (StringType, IntegralType, DecimalType, DateType, TimestampType, TimestampNTZType)
 UTC_NAMES = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 IDS = "_stagepost_ids"
+# In the text of a type. An interval of days is no such type.
+MONTHS = re.compile(r"\binterval(?: (?:year|month)|$|[,>])")
 CHECKED = pa.schema(
     [
         ("file", pa.string()),
@@ -73,7 +76,7 @@ WRITTEN = "task int"
 
 
 class InitiationFailed(StagepostError):
-    """A task failed more often than Spark allows. The next run finds the committed rows by their ids."""
+    """A task failed too often, or Java ended. The next run finds the committed rows by their ids."""
 
     code = "initiation-failed"
 
@@ -152,6 +155,7 @@ def initiate(
             row = frame.schema[ROW].dataType
             assert isinstance(row, StructType)
             check_types(row, id_columns, time_zone(spark))
+            check_intervals(row)
             texts = (text_of_value(F.col(ROW)[column], row[column].dataType) for column in id_columns)
             frame = frame.withColumn(IDS, F.array(*texts))
         on_counted(records.count)
@@ -170,8 +174,8 @@ def initiate(
                     ordered.mapInArrow(partial(_write_batches, plan, start), WRITTEN).collect()
             except SPARK_ERRORS as error:
                 raise InitiationFailed(
-                    f"a task failed more often than Spark allows: {describe_error(error)}. The flows started so far "
-                    "are accepted; run the same command again for the rest."
+                    f"Spark did not start all flows: {describe_error(error)}. The flows started so far are accepted; "
+                    "run the same command again for the rest."
                 ) from error
             with committing(session):
                 runs.end(plan.run_id, start, records.count, engine.clock.now())
@@ -220,6 +224,16 @@ def check_types(row: StructType, id_columns: Sequence[str], zone: str) -> None:
                 f"column {column!r} has timestamps, and the session has the time zone {zone}: a session of another "
                 f"zone would make other ids of the same rows, and start them again. Set {TIME_ZONE}=UTC, or cast the "
                 "column to a text."
+            )
+
+
+def check_intervals(row: StructType) -> None:
+    """Raise ``DeclarationError`` for columns with intervals of months, which no Python process of Spark can read."""
+    for field in row:
+        text = field.dataType.simpleString()
+        if MONTHS.search(text):
+            raise DeclarationError(
+                f"column {field.name!r} is of type {text}, which Python cannot read. Leave it out, or cast it to text."
             )
 
 
