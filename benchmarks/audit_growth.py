@@ -12,8 +12,9 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -46,8 +47,8 @@ def main(words: list[str]) -> int:
     print(describe())
     found = []
     for size in options.sizes:
-        with filled(options.store, size) as (url, rows):
-            found.append({"rows": rows, **in_own_process(url)})
+        with filled(options.store, size) as journal:
+            found.append({"rows": journal.rows, **in_own_process(journal.url)})
             print(json.dumps(found[-1]), flush=True)
     first, last = found[0], found[-1]
     growth = last["rows"] / first["rows"]
@@ -57,8 +58,9 @@ def main(words: list[str]) -> int:
 
 
 def in_own_process(url: str) -> dict[str, float]:
-    out, mebibytes = run_measured([sys.executable, "-m", "benchmarks.audit_growth", "--in-process", url])
-    return {**json.loads(out.splitlines()[-1]), "mebibytes": round(mebibytes)}
+    measured = run_measured([sys.executable, "-m", "benchmarks.audit_growth", "--in-process", url])
+    memory = {"mebibytes": round(measured.mebibytes), "java_mebibytes": round(measured.java)}
+    return {**json.loads(measured.out.splitlines()[-1]), **memory}
 
 
 def measure(url: str) -> dict[str, float]:
@@ -74,31 +76,36 @@ def measure(url: str) -> dict[str, float]:
     return {"session_seconds": round(started - begin, 1), "seconds": round(ended - started, 1)}
 
 
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A store with a journal, the exact number of its lines, and the processes of its server, if it has one."""
+
+    url: str
+    rows: int
+    servers: Sequence[int] = ()
+
+
 @contextmanager
-def filled(store: Store, size: int) -> Iterator[tuple[str, int]]:
-    """Yield the URL of a store with a journal of about that size, and the exact number of its lines."""
+def filled(store: Store, size: int, *, has_faults: bool = True) -> Iterator[Filled]:
+    """Make a store with a journal of about that size."""
     with TemporaryDirectory(prefix="stagepost-bench-") as folder:
         if store == "sqlite":
             url = f"sqlite:///{Path(folder) / 'journal.db'}"
             driver_of(url).open(url)
-            yield url, fill(url, size)
+            yield Filled(url, fill(url, size, has_faults=has_faults))
             return
-        from benchmarks.postgres_stage import copy, make_template, running_server  # noqa: PLC0415 - needs a server
+        from benchmarks.postgres_stage import copy, running_server  # noqa: PLC0415 - needs a server
 
         with running_server() as (server, _):
-            make_template(server)
-            url = copy(server, "growth")
-            yield url, fill(url, size)
+            url = copy(server, "growth", "template1")
+            driver_of(url).open(url)
+            yield Filled(url, fill(url, size, has_faults=has_faults), [server.pid])
 
 
-def fill(url: str, size: int) -> int:
+def fill(url: str, size: int, *, has_faults: bool) -> int:
     with closing(driver_of(url).open_existing(url, "the benchmark").session()) as session:
         rows = audit_rows.fill_session(session, max(1, size // LINES_PER_FLOW))
-        planted = list(faults())
-        session.begin()
-        session.journal.record(planted)
-        session.commit()
-    return rows + len(planted)
+        return rows + audit_rows.record(session, faults() if has_faults else iter(()))
 
 
 def faults() -> Iterator[Waypoint]:

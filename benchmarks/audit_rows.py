@@ -8,6 +8,7 @@ not count, because it takes equally long for a thousand rows and for a billion.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Iterator
@@ -33,6 +34,9 @@ FLOWS = 100_000
 STAGES = ("orders.place", "orders.place.paid", "stock.take", "orders.done")
 ROUNDS = 3
 BATCH = 10_000
+# The moment of the first flow.
+BEGIN = 1_700_000_000 * SECOND
+MICROSECONDS_A_FLOW = 5_000
 
 
 def measure() -> Ratio:
@@ -85,24 +89,22 @@ def fill(path: Path) -> int:
 def fill_session(session: Session, flows: int) -> int:
     """Write a journal of completed flows, with hops of different lengths. Return the number of its rows."""
     chance = random.Random(1)
-    pending: list[Waypoint] = []
+    return record(session, (line for flow in range(flows) for line in history(flow, chance)))
+
+
+def record(session: Session, lines: Iterator[Waypoint]) -> int:
+    """Write lines of a journal, in batches. Return their number."""
     rows = 0
-    for flow in range(flows):
-        pending += history(flow, chance)
-        if len(pending) > BATCH:
-            rows += len(pending)
-            session.begin(is_durable=False)
-            session.journal.record(pending)
-            session.commit()
-            pending = []
-    session.begin()
-    session.journal.record(pending)
-    session.commit()
-    return rows + len(pending)
+    while batch := list(itertools.islice(lines, BATCH)):
+        session.begin()
+        session.journal.record(batch)
+        session.commit()
+        rows += len(batch)
+    return rows
 
 
 def history(flow: int, chance: random.Random) -> Iterator[Waypoint]:
-    at = origin = 1_700_000_000 * SECOND + flow * 5_000
+    at = origin = BEGIN + flow * MICROSECONDS_A_FLOW
     cause = None
     for number, stage in enumerate(STAGES):
         message = f"{flow:08x}-{number:04x}-5000-8000-000000000000"

@@ -20,7 +20,7 @@ from benchmarks.broker_job import TABLE
 from benchmarks.broker_servers import BROKERS, BrokerServer, broker_at, new_database, running_broker, working
 from benchmarks.machine import watched
 from benchmarks.postgres_stage import running_server
-from benchmarks.result import Ratio, Ratios
+from benchmarks.result import Ratio, Results
 from stagepost.flow.codec import encode_envelope
 from stagepost.flow.envelope import Envelope, Message
 from stagepost.ports.broker import Publication
@@ -41,13 +41,13 @@ INSERT = "INSERT INTO entry (n, stage, at) VALUES (%s, 1, 0)"
 LEFT = "SELECT count(*) FROM stagepost_journal WHERE waypoint = 'confirmed'"
 
 
-def measure() -> Ratios:
+def measure() -> Results:
     ratios: list[Ratio] = []
     with TemporaryDirectory(prefix="stagepost-bench-") as name, running_server() as (database, _):
         for each in BROKERS:
             with running_broker(each, Path(name)) as broker:
                 ratios += _measure(each, broker, database)
-    return Ratios(ratios)
+    return Results(ratios)
 
 
 def _measure(name: str, broker: BrokerServer, database: PostgresServer) -> Sequence[Ratio]:

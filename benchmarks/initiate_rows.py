@@ -1,8 +1,9 @@
 """Measure started flows a second on PostgreSQL, against plain inserts of the same rows into the same tables.
 
 The first ratio is one ``app.initiate`` of many messages. Its limit is one ``INSERT … SELECT unnest`` into each of the
-three tables, in one commit. The second ratio is ``initiate`` of a CSV file on Spark. Its limit inserts the rows of the
-queue alone, by ``executemany``. The session is warm, because its start takes equally long for any number of rows.
+three tables, in one commit. The others are ``initiate`` of a CSV file on Spark, in a session that is warm. The limits
+insert the rows by ``executemany`` on one connection, in one commit: the rows of the queue alone, and those of all three
+tables.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession
 from benchmarks.job import Item, make_app_on
 from benchmarks.machine import watched
 from benchmarks.postgres_stage import copy, running_server
-from benchmarks.result import Ratio, Ratios
+from benchmarks.result import Ratio, Results
 from stagepost.pipeline.jobs.initiate import InitiationPlan, initiate
 from stagepost.pipeline.session import spark_session
 from stagepost.runtime.settings import Place
@@ -37,6 +38,7 @@ from benchmarks.job import make_app_on
 app = make_app_on({url!r})
 """
 
+QUEUE = "stagepost_ready"
 # The rows of each table, as columns with their types.
 TABLES: dict[str, dict[str, str]] = {
     "stagepost_accepted": {
@@ -48,7 +50,7 @@ TABLES: dict[str, dict[str, str]] = {
         "flow_id": "text",
         "hour": "bigint",
     },
-    "stagepost_ready": {
+    QUEUE: {
         "stage": "text",
         "message_id": "text",
         "flow_id": "text",
@@ -72,11 +74,16 @@ TABLES: dict[str, dict[str, str]] = {
         "bytes": "bigint",
     },
 }
+# The rows that each limit inserts.
+INSERTED = {
+    "the queue's rows alone": (QUEUE,),
+    "the same rows into the same three tables": tuple(TABLES),
+}
 
 
-def measure() -> Ratios:
+def measure() -> Results:
     with running_server() as (server, folder):
-        return Ratios([_started(server), _started_on_spark(server, folder)])
+        return Results([_started(server), _started_on_spark(server, folder)])
 
 
 def _started(server: PostgresServer) -> Ratio:
@@ -98,9 +105,9 @@ def _started(server: PostgresServer) -> Ratio:
     )
 
 
-def _started_on_spark(server: PostgresServer, folder: Path) -> Ratio:
+def _started_on_spark(server: PostgresServer, folder: Path) -> Results:
     file = folder / "items.csv"
-    file.write_text("\n".join(["n,text", *(f"{n},{TEXT}" for n in range(ROWS))]) + "\n")
+    write_items(file, ROWS)
     with spark_session("benchmark of initiate") as spark:
         return compare_with_inserts(
             f"PostgreSQL, initiate of {ROWS:,} rows of a CSV file on Spark, local[*]",
@@ -111,30 +118,46 @@ def _started_on_spark(server: PostgresServer, folder: Path) -> Ratio:
 
 
 def compare_with_inserts(
-    name: str, goal: float | None, server: PostgresServer, start_all: Callable[[str, int], float]
-) -> Ratio:
-    """Compare with inserts of the queue's rows. ``start_all`` starts a flow for each row in a database, and returns the
-    seconds that it takes. Its second argument is the number of the round.
+    name: str,
+    goal: float | None,
+    server: PostgresServer,
+    start_all: Callable[[str, int], float],
+    *,
+    rows: int = ROWS,
+    rounds: int = ROUNDS,
+    warm_ups: int = 1,
+) -> Results:
+    """Compare with inserts of the same rows. ``start_all`` starts a flow for each row in a database, and returns the
+    seconds that it takes. Its second argument is the number of the round. ``warm_ups`` rounds do not count.
     """
     ours: list[float] = []
-    limit: list[float] = []
+    limits: dict[str, list[float]] = {each: [] for each in INSERTED}
     with watched(server.pid) as quiet:
-        for number in range(ROUNDS + 1):
+        for number in range(warm_ups + rounds):
             url = new(server, f"spark{number}")
-            ours.append(ROWS / start_all(url, number))
-            queue = columns_of(url)["stagepost_ready"]
-            assert len(queue[0]) == ROWS, len(queue[0])
-            limit.append(ROWS / insert_each(new(server, f"each{number}"), queue))
-    return Ratio(
-        name=name,
-        unit="rows/s",
-        # The first run compiles.
-        ours=ours[1:],
-        limit=limit[1:],
-        limit_name="executemany of the queue's rows alone, one commit",
-        goal=goal,
-        others=quiet.others,
+            ours.append(rows / start_all(url, number))
+            columns = columns_of(url)
+            assert len(columns[QUEUE][0]) == rows, len(columns[QUEUE][0])
+            for each, tables in INSERTED.items():
+                limits[each].append(rows / insert_each(new(server, f"each{number}_{len(tables)}"), columns, tables))
+    return Results(
+        [
+            Ratio(
+                name=name,
+                unit="rows/s",
+                ours=ours[warm_ups:],
+                limit=limit[warm_ups:],
+                limit_name=f"executemany of {each}, one commit",
+                goal=goal,
+                others=quiet.others,
+            )
+            for each, limit in limits.items()
+        ]
     )
+
+
+def write_items(file: Path, rows: int) -> None:
+    file.write_text("n,text\n" + "".join(f"{n},{TEXT}\n" for n in range(rows)))
 
 
 def new(server: PostgresServer, name: str) -> str:
@@ -193,14 +216,15 @@ def insert(url: str, columns: dict[str, list[list[Any]]]) -> float:
         return time.perf_counter() - begin
 
 
-def insert_each(url: str, columns: Sequence[Sequence[Any]]) -> float:
-    """Insert the queue's rows one by one. Return the seconds that this takes."""
-    names = TABLES["stagepost_ready"]
-    rows = list(zip(*columns, strict=True))
+def insert_each(url: str, columns: dict[str, list[list[Any]]], tables: Sequence[str]) -> float:
+    """Insert the rows of the tables one by one. Return the seconds that this takes."""
+    rows = {table: list(zip(*columns[table], strict=True)) for table in tables}
     with psycopg.connect(url) as connection:
         begin = time.perf_counter()
-        marks = ", ".join(["%s"] * len(names))
-        statement = f"INSERT INTO stagepost_ready ({', '.join(names)}) VALUES ({marks})"
-        connection.cursor().executemany(statement, rows)
+        for table in tables:
+            names = TABLES[table]
+            marks = ", ".join(["%s"] * len(names))
+            statement = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})"
+            connection.cursor().executemany(statement, rows[table])
         connection.commit()
         return time.perf_counter() - begin

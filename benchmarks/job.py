@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+
+import psycopg
 
 from stagepost import App, Context
 from stagepost.flow.clock import Clock
 
 TABLE = "CREATE TABLE entry (id INTEGER PRIMARY KEY, n INTEGER NOT NULL, stage INTEGER NOT NULL)"
+TABLE_OF_POSTGRES = (
+    "CREATE TABLE entry (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n bigint NOT NULL, stage int NOT NULL)"
+)
 INSERT = "INSERT INTO entry (n, stage) VALUES (:n, :stage)"
 
 
@@ -22,6 +29,16 @@ class Item:
 @dataclass
 class Noted:
     n: int
+
+
+def create_table(url: str) -> None:
+    """Create the table that the stages write to, in a SQLite file or in a database of PostgreSQL."""
+    if url.startswith("sqlite:///"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            file.execute(TABLE)
+        return
+    with psycopg.connect(url) as connection:
+        connection.execute(TABLE_OF_POSTGRES)
 
 
 def make_app(database: Path) -> App:

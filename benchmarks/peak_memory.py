@@ -1,4 +1,4 @@
-"""Run a command, and measure the greatest memory of all its processes together.
+"""Run a command, and measure its time and the greatest memory of all its processes together.
 
 The memory of a process is its PSS, in which pages are divided among the processes that share them.
 """
@@ -6,34 +6,55 @@ The memory of a process is its PSS, in which pages are divided among the process
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 SAMPLE_SECONDS = 0.5
 # Memory may grow by so much from one size of the input to the next.
 MEMORY_MAX = 1.10
+KIB_A_MIB = 1024
 
 
-def run_measured(words: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[str, float]:
-    """Return the output of a command, and its memory in MiB. A command that fails ends this process."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The output of a command, its time, and its memory in MiB. ``java`` is the part of Java."""
+
+    out: str
+    seconds: float
+    mebibytes: float
+    java: float
+
+
+def run_measured(
+    words: Sequence[str], environment: Mapping[str, str] | None = None, codes: Collection[int] = (0,)
+) -> Measured:
+    """Return the output, the time and the memory of a command. Another exit code than ``codes`` ends this process."""
+    begin = time.perf_counter()
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
-    peak = 0.0
+    peak = java = 0.0
 
     def sample() -> None:
-        nonlocal peak
+        nonlocal peak, java
         while process.poll() is None:
-            peak = max(peak, sum(memory(pid) for pid in family(process.pid)) / 1024)
+            found = {pid: memory(pid) / KIB_A_MIB for pid in family(process.pid)}
+            if sum(found.values()) > peak:
+                peak = sum(found.values())
+                java = sum(size for pid, size in found.items() if is_java(pid))
             time.sleep(SAMPLE_SECONDS)
 
     sampler = threading.Thread(target=sample)
     sampler.start()
     out, _ = process.communicate()
+    seconds = time.perf_counter() - begin
     sampler.join()
-    if process.returncode:
-        raise SystemExit(process.returncode)
-    return out, peak
+    if process.returncode not in codes:
+        print(out, file=sys.stderr)
+        raise SystemExit(process.returncode or 1)
+    return Measured(out, seconds, peak, java)
 
 
 def family(pid: int) -> list[int]:
@@ -56,3 +77,10 @@ def memory(pid: int) -> float:
     except OSError:
         return 0
     return next((float(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+
+
+def is_java(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+    except OSError:
+        return False

@@ -7,22 +7,18 @@ end.
 
 from __future__ import annotations
 
-import sys
-import time
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import psycopg
 
-from benchmarks.job import make_app_on, start
+from benchmarks.cluster_site import APP, ClusterSite, running_cluster
+from benchmarks.job import create_table, make_app_on, start
 from benchmarks.machine import watched
-from benchmarks.postgres_stage import TABLE, copy, running_server
+from benchmarks.postgres_stage import copy, running_server
 from benchmarks.result import Ratio
 from stagepost.testing.postgres import PostgresServer
-from tests.pipeline.cluster import Cluster
-from tests.pipeline.commands import Commands
 
 ITEMS = 3_000
 MESSAGES = 2 * ITEMS
@@ -35,7 +31,6 @@ SELECT (max(at) FILTER (WHERE waypoint = 'committed') - min(at) FILTER (WHERE wa
        count(*) FILTER (WHERE waypoint = 'committed')
 FROM stagepost_journal
 """
-MODULE = 'from benchmarks.job import make_app_on\n\napp = make_app_on("sqlite:///none.db")\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,52 +59,40 @@ class Executors:
 class Site:
     """A cluster, and a database to be copied, in which messages wait."""
 
-    def __init__(self, server: PostgresServer, folder: Path) -> None:
+    def __init__(self, server: PostgresServer, site: ClusterSite) -> None:
         self._server = server
-        self.commands = Commands("", folder)
-        self._cluster = Cluster(self.commands, folder)
-        self._cluster.join(cores=max(EXECUTORS))
-        (folder / "bench_app.py").write_text(MODULE)
+        self._site = site
         self._copies = 0
         url = copy(server, "waiting", "template1")
-        with psycopg.connect(url) as connection:
-            connection.execute(TABLE)
+        create_table(url)
         app = make_app_on(url)
         start(app, ITEMS)
         app.close()
 
     def worker(self, threads: int) -> float:
         """Return the messages a second of a worker."""
-        return self._run(["worker", "bench_app:app", "--processes", "1", "--threads", str(threads), "--drain"])[0]
+        words = ["worker", APP, "--processes", "1", "--threads", str(threads), "--drain"]
+        return self._run(words, is_local=True)[0]
 
     def job(self, executors: int) -> tuple[float, float]:
         """Return the messages a second of the job, and the seconds of its start and end."""
         settings = ("spark.executor.cores=1", f"spark.cores.max={executors}", "spark.executor.memory=512m")
-        options = [word for each in settings for word in ("--conf", each)]
-        return self._run(["process", "bench_app:app", "--master", self._cluster.url, *options])
+        return self._run(["process", APP, *(word for each in settings for word in ("--conf", each))], is_local=False)
 
-    def _run(self, words: list[str]) -> tuple[float, float]:
+    def _run(self, words: list[str], *, is_local: bool) -> tuple[float, float]:
         self._copies += 1
         url = copy(self._server, f"run{self._copies}", "waiting")
-        begin = time.perf_counter()
-        command = [sys.executable, "-m", "stagepost", *words, "--database", url]
-        answer = self.commands.run(command, self._cluster.environment).answer()
-        seconds = time.perf_counter() - begin
-        assert answer.code == 0, answer.err
+        run = self._site.run(words, url, is_local=is_local)
         with psycopg.connect(url) as connection:
             row: Any = connection.execute(SECONDS).fetchone()
         active, committed = float(row[0]), int(row[1])
         assert committed == MESSAGES
-        return committed / active, seconds - active
+        return committed / active, run.seconds - active
 
 
 def measure() -> Executors:
-    with running_server() as (server, folder):
-        site = Site(server, folder)
-        try:
-            return _measure(server, site)
-        finally:
-            site.commands.kill_all()
+    with running_server() as (server, _), running_cluster([max(EXECUTORS)]) as site:
+        return _measure(server, Site(server, site))
 
 
 def _measure(server: PostgresServer, site: Site) -> Executors:

@@ -54,7 +54,7 @@ class Ratio:
     def lines(self) -> list[str]:
         head = self.name if not self.note else f"{self.name} ({self.note})"
         if not self.is_valid:
-            return [head, f"  not measured: other processes used {self.others:.0%} of a core; run it again"]
+            return [head, _not_measured(self.others)]
         goal = "" if self.goal is None else f", goal {self.goal:g}: {'reached' if self.is_reached else 'MISSED'}"
         return [
             head,
@@ -64,23 +64,82 @@ class Ratio:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Ratios:
-    """Several ratios of one benchmark."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """The seconds of both sides. Ours may take ``factor_max`` times the other, or ``more_max`` seconds more.
 
-    each: Sequence[Ratio]
+    ``others`` is as for ``Ratio``.
+    """
+
+    name: str
+    ours: Sequence[float]
+    other: Sequence[float]
+    other_name: str
+    others: float
+    factor_max: float | None = None
+    more_max: float | None = None
 
     @property
     def is_valid(self) -> bool:
-        return all(ratio.is_valid for ratio in self.each)
+        return self.others <= BUSY_MAX
+
+    @property
+    def factor(self) -> float:
+        """The median of the ratios of neighbouring runs."""
+        return statistics.median(ours / other for ours, other in self._pairs)
+
+    @property
+    def more(self) -> float:
+        """The median of the differences of neighbouring runs."""
+        return statistics.median(ours - other for ours, other in self._pairs)
 
     @property
     def is_reached(self) -> bool:
-        return all(ratio.is_reached for ratio in self.each)
+        return (self.factor_max is None or self.factor <= self.factor_max) and (
+            self.more_max is None or self.more <= self.more_max
+        )
+
+    @property
+    def _pairs(self) -> list[tuple[float, float]]:
+        return list(zip(self.ours, self.other, strict=True))
 
     def lines(self) -> list[str]:
-        return [line for ratio in self.each for line in ratio.lines()]
+        if not self.is_valid:
+            return [self.name, _not_measured(self.others)]
+        reached = "reached" if self.is_reached else "MISSED"
+        factor = "" if self.factor_max is None else f", goal {self.factor_max:g}: {reached}"
+        more = "" if self.more_max is None else f", goal {self.more_max:g} s: {reached}"
+        return [
+            self.name,
+            f"  ours   {_spread(self.ours, '10.1f')} s",
+            f"  other  {_spread(self.other, '10.1f')} s  {self.other_name}",
+            f"  ratio  {self.factor:.2f}{factor}",
+            f"  more   {self.more:.1f} s{more}",
+        ]
 
 
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):>10,.0f}  ({min(values):,.0f} to {max(values):,.0f})"
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Several results of one benchmark."""
+
+    each: Sequence[Result]
+
+    @property
+    def is_valid(self) -> bool:
+        return all(result.is_valid for result in self.each)
+
+    @property
+    def is_reached(self) -> bool:
+        return all(result.is_reached for result in self.each)
+
+    def lines(self) -> list[str]:
+        return [line for result in self.each for line in result.lines()]
+
+
+def _not_measured(others: float) -> str:
+    return f"  not measured: other processes used {others:.0%} of a core; run it again"
+
+
+def _spread(values: Sequence[float], form: str = "10,.0f") -> str:
+    near = form.removeprefix("10")
+    return f"{statistics.median(values):>{form}}  ({min(values):{near}} to {max(values):{near}})"

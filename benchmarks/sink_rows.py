@@ -1,7 +1,7 @@
-"""Measure the rows a second of Spark's sink on PostgreSQL, against plain inserts of the same rows into the queue.
+"""Measure the rows a second of Spark's sink on PostgreSQL, against plain inserts of the same rows.
 
 A batch write passes its rows through the database twice: tasks stage them, and one transaction starts their flows. The
-limit inserts the rows of the queue alone, by ``executemany``. The session is warm.
+limits are those of ``initiate_rows``. The session is warm.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.initiate_rows import APP, ROWS, TEXT, compare_with_inserts
 from benchmarks.postgres_stage import running_server
-from benchmarks.result import Ratio
+from benchmarks.result import Results
 from stagepost.pipeline.session import spark_session
 
 
-def measure() -> Ratio:
+def measure() -> Results:
     with running_server() as (server, folder), spark_session("benchmark of the sink") as spark:
         rows = spark.range(ROWS).selectExpr("id AS n", f"'{TEXT}' AS text")
         return compare_with_inserts(

@@ -16,7 +16,7 @@ from benchmarks.engine import drain
 from benchmarks.job import make_app_on, start
 from benchmarks.machine import watched
 from benchmarks.postgres_stage import TABLE, copy, running_server
-from benchmarks.result import Ratio, Ratios
+from benchmarks.result import Ratio, Results
 from stagepost.store.postgres.store import migrate_database
 from stagepost.testing.postgres import PostgresServer
 
@@ -48,9 +48,9 @@ MAKE_ROWS = """
 """
 
 
-def measure() -> Ratios:
+def measure() -> Results:
     with running_server("2GB") as (server, _):
-        return Ratios([_with_rows(server), _with_a_snapshot(server)])
+        return Results([_with_rows(server), _with_a_snapshot(server)])
 
 
 def _with_rows(server: PostgresServer) -> Ratio:

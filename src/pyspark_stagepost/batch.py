@@ -37,7 +37,7 @@ class StagepostReader(DataSourceReader):
     """Read the columns of the schema. Spark applies the filters."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        check_columns(options.table, schema)
+        check_columns(options, schema)
         self._options = options
         self._schema = schema
         self._conditions: list[Condition] = []

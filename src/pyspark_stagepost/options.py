@@ -22,6 +22,11 @@ HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 OF_STREAMS = ("reader", "maxRowsPerBatch")
 OPTIONS = ("url", "table", "columns", "from", "until", "lines", "numPartitions", "slots", "pushFilters", *OF_STREAMS)
 TRUTHS = {"true": True, "false": False}
+# Each part is a task, a connection and an object of the driver.
+PARTS_MAX = 100_000
+NUMBER_MAX = 10**18 - 1
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_LINES = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 _NAME = re.compile(r"[\w.:/-]{1,200}")
 
 
@@ -68,8 +73,8 @@ class Options:
             _columns(table, options.get("columns")),
             Span(_position("from", options.get("from")), _position("until", options.get("until"))),
             _lines(options.get("lines")),
-            _number_if_given("numPartitions", options),
-            whole_number("slots", options.get("slots", str(os.cpu_count() or 1))),
+            _number_if_given("numPartitions", options, PARTS_MAX),
+            whole_number("slots", options.get("slots", str(os.cpu_count() or 1)), PARTS_MAX),
             _truth("pushFilters", options.get("pushFilters", "false")),
             _reader(options.get("reader")),
             _number_if_given("maxRowsPerBatch", options),
@@ -92,16 +97,32 @@ def named(given: Mapping[str, str], names: Sequence[str], role: str = "source") 
     return {known[name.lower()]: value for name, value in given.items()}
 
 
-def whole_number(name: str, value: str) -> int:
-    """Return the number. Raises ``DeclarationError`` for a text that is no whole number above 0."""
-    if not value.isdecimal() or not int(value):
-        raise DeclarationError(f"option {name} of the source stagepost must be a whole number above 0, not {value!r}")
-    return int(value)
+def whole_number(name: str, value: str, most: int = NUMBER_MAX) -> int:
+    """Return the number. Raises ``DeclarationError`` for a text that is no whole number from 1 to ``most``."""
+    number = int(value) if _NUMBER.fullmatch(value) else 0
+    if not number:
+        raise DeclarationError(
+            f"option {name} of the source stagepost must be a whole number above 0, not {value!r:.60}"
+        )
+    if number > most:
+        raise DeclarationError(f"option {name} of the source stagepost must be at most {most}, not {number}")
+    return number
 
 
-def check_columns(table: str, schema: StructType) -> None:
-    """Raise ``DeclarationError`` if the table does not have these columns with these types."""
+def check_columns(options: Options, schema: StructType) -> None:
+    """Raise ``DeclarationError`` if the table does not have these columns with these types, each once.
+
+    It is also raised for columns of an option that are not those of the user's schema.
+    """
+    table, names = options.table, schema.fieldNames()
     known = TABLES[table]
+    if len(set(names)) < len(names):
+        raise DeclarationError(f"the schema of {table} names a column twice: {', '.join(names)}; name it once")
+    if list(options.columns) not in (names, known.fieldNames()):
+        raise DeclarationError(
+            f"the option columns names {', '.join(options.columns)}, and the schema {', '.join(names)}; give one of "
+            "the two"
+        )
     for field in schema:
         _check_name(table, field.name)
         declared = known[field.name].dataType
@@ -174,22 +195,22 @@ def _position(name: str, value: str | None) -> Position | None:
     if found is None and value is not None:
         raise DeclarationError(
             f"option {name} of the source stagepost must be a position of the journal, as Journal.position gives it, "
-            f"or a whole number, not {value!r}"
+            f"or a whole number, not {value!r:.60}"
         )
     return found
 
 
 def _lines(value: str | None) -> tuple[int, int] | None:
-    first, colon, behind = (value or "").partition(":")
-    if value is not None and not (colon and first.isdecimal() and behind.isdecimal()):
+    found = _LINES.fullmatch(value or "")
+    if found is None and value is not None:
         raise DeclarationError(
-            f"option lines of the source stagepost must be two ids of the journal, such as 0:1000, not {value!r}"
+            f"option lines of the source stagepost must be two ids of the journal, such as 0:1000, not {value!r:.60}"
         )
-    return None if value is None else (int(first), int(behind))
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
-def _number_if_given(name: str, options: Mapping[str, str]) -> int | None:
-    return whole_number(name, options[name]) if name in options else None
+def _number_if_given(name: str, options: Mapping[str, str], most: int = NUMBER_MAX) -> int | None:
+    return whole_number(name, options[name], most) if name in options else None
 
 
 def _reader(name: str | None) -> str | None:

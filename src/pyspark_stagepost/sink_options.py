@@ -55,7 +55,7 @@ def sink_plan(given: Mapping[str, str], schema: StructType, *, overwrite: bool) 
         options["target"],
         options.get("replyTo"),
         columns,
-        options.get("flowPrefix", options["target"]),
+        options.get("flowPrefix") or options["target"],
         repeated == "accept",
         files,
         options.get("messageType"),

@@ -46,7 +46,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Read the columns of the schema, batch by batch. Raises ``DeclarationError`` and ``StoreError``."""
 
     def __init__(self, options: Options, schema: StructType, clock: Clock) -> None:
-        check_columns(options.table, schema)
+        check_columns(options, schema)
         assert options.reader is not None
         self._options = options
         self._reader = options.reader
@@ -55,6 +55,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._session: Session | None = None
         self._target: Position | None = None
         self._used_at = 0
+        self._has_cursor = False
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's names, here and below
         """Return the first position of the cursor, which is durable before this returns.
@@ -76,6 +77,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with plain_errors():
             here = self._here()
             begin = self._checked(start, here)
+            self._keep_cursor(begin)
             self._note_use()
             end = self._target or here
             if end <= begin:
@@ -91,7 +93,10 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         with plain_errors():
             here = self._here()
-            return ranges(self._options, Span(self._checked(start, here), self._checked(end, here)))
+            span = Span(self._checked(start, here), self._checked(end, here))
+            assert span.begin is not None
+            self._keep_cursor(span.begin)
+            return ranges(self._options, span)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
@@ -111,10 +116,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _cursor(self) -> Cursor:
         begin = self._options.span.begin
-        here = self._here()
-        wanted = Position(0 if begin is None else begin, here.epoch)
-        if begin is not None:
-            Span(begin).check_epoch(here.epoch, self._reader)
+        wanted = self._first()
         self._write(lambda session, now: session.cursors.add(self._reader, wanted, now))
         cursor = self._ask(lambda session: session.cursors.find(self._reader))
         assert cursor is not None
@@ -124,6 +126,29 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "a reader keeps its first position. Leave the option out, or give the stream another name."
             )
         return cursor
+
+    def _first(self) -> Position:
+        """Return the first position of a new cursor."""
+        begin = self._options.span.begin
+        here = self._here()
+        if begin is not None:
+            Span(begin).check_epoch(here.epoch, self._reader)
+        return Position(0 if begin is None else begin, here.epoch)
+
+    def _keep_cursor(self, begin: Position) -> None:
+        """Add the cursor of a stream that continues from ``begin`` and has none.
+
+        Spark asks for no initial offset if there is a checkpoint, which may be that of another name.
+        """
+        if not self._has_cursor and self._ask(lambda session: session.cursors.find(self._reader)) is None:
+            first = self._first()
+
+            def add(session: Session, now: int) -> None:
+                session.cursors.add(self._reader, first, now)
+                session.cursors.advance(self._reader, begin, now)
+
+            self._write(add)
+        self._has_cursor = True
 
     def _here(self) -> Position:
         """Return the journal's end, which is durable, so that no lower position comes after a crash."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from benchmarks import journal_lines, purge_beside_worker, source, stored_rows
+from benchmarks import initiate_rows, journal_lines, purge_beside_worker, source, stored_rows
+from benchmarks.job import make_app_on, start
 from stagepost.store.sqlite.store import migrate_file
 
 RANGE = {"first": 1, "last": 2}
@@ -35,6 +36,18 @@ def test_rows_of_a_benchmark_fit_postgres(
         connection.execute(statement, values)
         row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
     assert row == (2,)
+
+
+def test_inserts_one_by_one_write_the_rows_of_a_start_again(new_postgres: Callable[[], str]) -> None:
+    url = new_postgres()
+    app = make_app_on(url)
+    start(app, 3)
+    app.close()
+    columns = initiate_rows.columns_of(url)
+    copied = new_postgres()
+    initiate_rows.insert_each(copied, columns, tuple(initiate_rows.TABLES))
+    assert initiate_rows.columns_of(copied) == columns
+    assert [len(each[0]) for each in columns.values()] == [3, 3, 3]
 
 
 @pytest.mark.parametrize(

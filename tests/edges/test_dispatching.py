@@ -16,10 +16,11 @@ from stagepost.broker.memory.queue import BODY_BYTES_MAX
 from stagepost.flow.clock import SECOND, SystemClock
 from stagepost.flow.errors import BrokerConnectionLost
 from stagepost.flow.target import Target
-from stagepost.ports.broker import Publication, PublishResult
+from stagepost.ports.broker import BrokerConnection, Publication, PublishResult
 from stagepost.recovery.outbound import COPY_HORIZON, LOSSES_MAX
 from stagepost.testing import Harness
 from stagepost.testing.contract.givens import committed
+from stagepost.transaction import dispatcher
 from stagepost.transaction.dispatcher import WINDOW
 from stagepost.transaction.publication import BARE, CAUSE_HEADER, FLOW_HEADER, MESSAGE_HEADER, publication_at
 from stagepost.transaction.steps import EdgeStep, Halt
@@ -50,6 +51,19 @@ def lost(sender: Sender, broker: MemoryBroker) -> None:
     broker.cut_after = 0
     with pytest.raises(BrokerConnectionLost):
         sender.dispatcher.turn(broker.connect(1))
+
+
+def published_by(connection: BrokerConnection) -> list[int]:
+    """Return a list that gets the number of publications of each window from now on."""
+    published: list[int] = []
+    publish = connection.publish
+
+    def counted(publications: Sequence[Publication], seconds: float) -> list[PublishResult]:
+        published.append(len(publications))
+        return publish(publications, seconds)
+
+    connection.publish = counted  # type: ignore[method-assign]
+    return published
 
 
 def test_a_confirmed_message_is_removed_and_journalled(sender: Sender, broker: MemoryBroker) -> None:
@@ -231,19 +245,30 @@ def test_after_a_lost_connection_its_messages_go_one_by_one(sender: Sender, brok
     sender.send("f1", "f2", "f3")
     lost(sender, broker)
     assert (sender.waiting(), sender.claimed()) == ({OUT: 3}, 0)
-    published: list[int] = []
-    connection = broker.connect(1)
-    publish = connection.publish
-
-    def counted(publications: Sequence[Publication], seconds: float) -> list[PublishResult]:
-        published.append(len(publications))
-        return publish(publications, seconds)
-
-    connection.publish = counted  # type: ignore[method-assign]
+    published = published_by(connection := broker.connect(1))
     sender.send("f4", "f5")
     assert sender.dispatcher.turn(connection) == 5
     assert published == [2, 1, 1, 1]
     assert {*flows_of(broker.waiting(ABROAD))} == {"f1", "f2", "f3", "f4", "f5"}
+
+
+def test_a_dispatcher_whose_messages_leave_by_another_one_remembers_a_bounded_number(
+    sender: Sender, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "ALONE_MAX", 6)
+    prepared(broker, ABROAD)
+    other = sender.made("shop/2")
+    for number in range(5):
+        sender.send(*(f"f{number}-{n}" for n in range(4)))
+        lost(sender, broker)
+        # A window may come on top of the limit.
+        assert len(sender.dispatcher._alone) <= 6 + 4
+        while sender.waiting():
+            other.turn(broker.connect(1))
+    sender.send("f1", "f2")
+    lost(sender, broker)
+    published = published_by(connection := broker.connect(1))
+    assert (sender.dispatcher.turn(connection), published) == (2, [1, 1])
 
 
 def test_a_message_that_loses_ten_connections_alone_is_a_dead_letter(sender: Sender, broker: MemoryBroker) -> None:

@@ -27,6 +27,7 @@ from stagepost.flow.errors import (
 from stagepost.ports.broker import BrokerConnection, Delivery, Publication, refused_address
 from stagepost.runtime.assembly import queue_commit_of
 from stagepost.testing.contract.givens import NOW
+from stagepost.transaction import receiver
 from stagepost.transaction.arrivals import Entrance, ForeignMessages, replies_address
 from stagepost.transaction.receiver import AGAIN_SECONDS, UNKNOWN_MAX, Receiver
 from stagepost.transaction.steps import EdgeListener, EdgeStep, Halt, unobserved_edge
@@ -341,6 +342,25 @@ def test_an_unknown_error_is_the_messages_own_once_others_were_stored_in_between
             shop.session.rollback()
     assert [each.message_id for each in shop.letters()] == ["odd"]
     assert shop.unsettled() == 0
+
+
+def test_a_receiver_whose_messages_are_stored_by_another_one_suspects_a_bounded_number(
+    shop: Receiving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "SUSPICIONS_MAX", 3)
+    is_failing = True
+    failing(shop, lambda rows: StoreError("odd") if is_failing else None)
+    other = shop.receiving()
+    for number in range(10):
+        shop.arrive(an_envelope(f"odd{number}"))
+        shop.arrive_again()
+        with pytest.raises(StoreError):
+            shop.turn()
+        assert 1 <= len(shop.receiver._suspicions) <= 3
+        is_failing = False
+        shop.arrive_again()
+        assert other.turn(shop.connection, shop.windows, 0) == 1
+        is_failing = True
 
 
 def test_an_unknown_error_without_other_commits_is_an_outage(shop: Receiving) -> None:

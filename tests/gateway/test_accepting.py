@@ -18,13 +18,15 @@ from stagepost.app.app import engine_of
 from stagepost.flow import ids
 from stagepost.flow.envelope import Message
 from stagepost.flow.initiation import acceptance_of_encoded
-from stagepost.gateway import Producer, Rejected, Route, hash_of_key
+from stagepost.gateway import Limits, Producer, Rejected, Route, hash_of_key
 from stagepost.gateway.json_bodies import parse
 from stagepost.testing import Harness
 from tests.gateway.conftest import NewGateway
-from tests.gateway.shop import ERP, ONE, ORDERS, WITH_ID, Order, stored, with_endpoint
+from tests.gateway.shop import BY_FIELDS, ERP, ONE, ORDERS, WITH_ID, Order, stored, with_endpoint
 
 IN_EVERY_MODE = True
+# Routes, and where their ids are.
+IDS: dict[str, str | list[str]] = {"headers": "Message-Id", "fields": ["n"]}
 
 
 def test_a_message_is_stored_before_the_answer_and_handled_once(
@@ -205,6 +207,45 @@ def test_an_accepted_message_is_a_duplicate_for_a_stricter_schema_too(shop: App,
     assert stricter.post("/orders", ONE, {"Message-Id": "new"}).code == "schema-mismatch"
 
 
+def test_an_accepted_message_is_a_duplicate_for_a_lower_limit_of_its_size_too(
+    shop: App, gateway_of: NewGateway
+) -> None:
+    earlier = gateway_of(shop)
+    assert [earlier.post("/orders", ONE, WITH_ID).status, earlier.post("/invoices", ONE).status] == [200, 200]
+    lower = gateway_of(shop, *(msgspec.structs.replace(each, body_max=20) for each in (ORDERS, BY_FIELDS)))
+    assert lower.post("/orders", ONE, WITH_ID).json["status"] == "duplicate"
+    assert lower.post("/invoices", ONE).json["status"] == "duplicate"
+    assert lower.post("/orders", ONE | {"amount": 1}, WITH_ID).code == "id-conflict"
+    refused = lower.post("/orders", ONE, {"Message-Id": "new"})
+    assert (refused.status, refused.code) == (413, "body-too-large")
+    batch = [{"id": each, "message": ONE} for each in ("order-1", "new")]
+    assert [each["code_http"] for each in lower.post("/orders/batch", batch).json["results"]] == [200, 413]
+    fields = [ONE, ONE | {"invoice": 2}]
+    assert [each["code_http"] for each in lower.post("/invoices/batch", fields).json["results"]] == [200, 413]
+
+
+def test_an_accepted_message_is_a_duplicate_for_a_lower_limit_of_its_depth_too(
+    new_sqlite: Callable[[], str], gateway_of: NewGateway
+) -> None:
+    url = new_sqlite()
+    apps = [App("shop", database=url) for _ in range(2)]
+    routes = [Route(name, deliver={"url": "https://nowhere.invalid"}, id=id_) for name, id_ in IDS.items()]
+    earlier, lower = (
+        gateway_of(app, *routes, limits=Limits(json_depth_max=depth)) for app, depth in zip(apps, (64, 1), strict=True)
+    )
+    deep = {"n": 1, "more": {}}
+    for path in ("/headers", "/fields"):
+        assert earlier.post(path, deep, WITH_ID).json["status"] == "accepted"
+        assert lower.post(path, deep, WITH_ID).json["status"] == "duplicate"
+        assert lower.post(path, deep | {"n": 2}, {"Message-Id": "new"}).code == "json-too-deep"
+    assert lower.post("/headers", deep | {"n": 2}, WITH_ID).code == "id-conflict"
+    batch = [deep, {"n": 3}, deep | {"n": 2}]
+    assert [each["code_http"] for each in lower.post("/fields/batch", batch).json["results"]] == [200, 200, 400]
+    assert stored(apps[0]) == 3
+    for each in apps:
+        each.close()
+
+
 def test_a_batch_answers_for_each_message(shop: App, gateway_of: NewGateway) -> None:
     client = gateway_of(shop)
     client.post("/invoices", ONE)
@@ -298,7 +339,7 @@ def test_a_refusal_waits_for_a_commit_that_is_under_way_elsewhere(
     accepted = acceptance_of_encoded(
         theirs.target("orders.place"),
         (Message("Order", msgspec.Raw(b"{}")),),
-        parse(json.dumps(ONE).encode(), 9).digest,
+        parse(json.dumps(ONE).encode()).digest,
         flow_id="elsewhere",
         message_id=ids.of_producer("orders", "erp", "order-1"),
         node="elsewhere",

@@ -8,10 +8,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 
+import h11
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stagepost.gateway.http1 import StrictConnection
 from stagepost.gateway.problems import KINDS
 from stagepost.gateway.server import HEADERS_SECONDS
 from tests.gateway.gateways import Gateways, stored
@@ -58,6 +60,9 @@ REFUSED = {
     "two-codings": HEAD + CHUNKED + b"Transfer-Encoding: identity\r\n" + IN_CHUNKS,
     "lengths-in-one-header": HEAD + b"Content-Length: 27, 29\r\n\r\n" + BODY + b"  ",
     "http-2-without-a-switch": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "bare-lf-before-the-request": b"\n" + HEAD + LENGTH + b"\r\n" + BODY,
+    "two-crs-before-the-request": b"\r\r\n" + HEAD + LENGTH + b"\r\n" + BODY,
+    "line-of-blanks-before-the-request": b" \r\n" + HEAD + LENGTH + b"\r\n" + BODY,
     "no-request": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
 }
 # Each is one valid request, and stays one.
@@ -150,6 +155,24 @@ def test_two_requests_on_one_connection_are_answered_in_order(gateway: Gateways)
     one = HEAD.replace(b"raw", b"in-order") + LENGTH + b"\r\n" + BODY
     assert statuses(answers_to(gateway.port, one + BEHIND)) == [200, 200]
     assert stored(gateway.url) == before + 1
+
+
+@pytest.mark.parametrize("lines", [1, 3])
+def test_empty_lines_before_a_request_are_ignored(lines: int, gateway: Gateways) -> None:
+    # RFC 9112, 2.2. Some clients send an empty line behind a body, which Content-Length does not count.
+    before, empty = stored(gateway.url), lines * b"\r\n"
+    one = HEAD.replace(b"raw", b"behind-%d-lines" % lines) + LENGTH + b"\r\n" + BODY
+    assert statuses(answers_to(gateway.port, empty + one + empty + BEHIND)) == [200, 200]
+    assert stored(gateway.url) == before + 1
+
+
+def test_an_empty_line_may_arrive_byte_by_byte() -> None:
+    connection = StrictConnection(h11.SERVER)
+    for each in (b"\r", b"\n", b"\r"):
+        connection.receive_data(each)
+        assert connection.next_event() is h11.NEED_DATA
+    connection.receive_data(b"\n" + BEHIND)
+    assert isinstance(connection.next_event(), h11.Request)
 
 
 @pytest.mark.parametrize("behind", [b"\r\n", BEHIND], ids=["blank line", "request"])

@@ -71,6 +71,7 @@ RECONCILED = "tests/pipeline/test_deliveries.py"
 TASK_PLAN = "tests/pipeline/test_task_plan.py"
 FRAMES = "tests/pipeline/test_initiate_frames.py"
 BATCHES = "tests/pipeline/test_sink_batches.py"
+ROW_VALUES = "tests/pipeline/test_row_values.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
 DJANGO = "tests/integrations/test_django_sessions.py"
 TYPES = "tests/integrations/test_pydantic_and_attrs.py"
@@ -313,6 +314,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{ARCHIVER}::test_a_letter_that_is_edited_or_replayed_meanwhile_is_struck[sqlite]"],
     ),
     Mutant(
+        promise="a manifest appears after all with lower ids",
+        file="stagepost/store/postgres/statements/add_manifest.sql",
+        find="pg_advisory_xact_lock(2946188353)",
+        replace="2946188353",
+        tests=[f"{ON_POSTGRES}::test_manifests_have_their_ids_in_the_order_of_their_commits"],
+    ),
+    Mutant(
         promise="a letter comes back from the archive once",
         file="stagepost/pipeline/archived_replay.py",
         find='        if verdict.outcome != "started":',
@@ -329,15 +337,15 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a replay from the archive sees a commit whose line leaves the store meanwhile",
         file="stagepost/pipeline/archived_replay.py",
-        find="            archived = commits.look()\n",
+        find="            archived = commits.read()\n",
         replace="            archived = commits._found\n",
         tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[sqlite-archived]"],
     ),
     Mutant(
         promise="a replay from the archive sees a commit whose line leaves the store meanwhile",
         file="stagepost/pipeline/archived_replay.py",
-        find="            archived = commits.look()\n            self._check_provable(parts)\n",
-        replace="            archived = commits.look()\n",
+        find="            self._check_provable(origins, parts)\n            archived",
+        replace="            parts.look()\n            archived",
         tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[sqlite-purged]"],
     ),
     Mutant(
@@ -940,9 +948,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="both readings of a file are cut at the same places",
         file="stagepost/pipeline/jobs/records.py",
-        find="    if spark.conf.get(BLOCKS_SETTING, None) is None:\n"
-        "        spark.conf.set(BLOCKS_SETTING, str(slots(spark)))\n",
-        replace="",
+        find="            spark.conf.set(BLOCKS_SETTING, str(slots(spark)))\n",
+        replace="            spark.conf.set(BLOCKS_SETTING, None)\n",
         tests=["tests/pipeline/test_record_numbers.py::test_number_of_blocks_is_fixed_before_the_first_reading"],
     ),
     Mutant(
@@ -990,6 +997,34 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/pipeline/test_initiate_formats.py::test_only_the_value_that_python_cannot_hold_is_unreadable"],
     ),
     Mutant(
+        promise="each file is read or refused",
+        file="stagepost/pipeline/files.py",
+        find="        if others:\n",
+        replace="        if not by_value:\n",
+        tests=["tests/pipeline/test_initiate_unlike.py::test_a_folder_with_folders_and_other_files[address]"],
+    ),
+    Mutant(
+        promise="each file is read or refused",
+        file="stagepost/pipeline/jobs/initiate_stream.py",
+        find=", maxFileAge=EVER)",
+        replace=")",
+        tests=[f"{FRAMES}::test_a_stream_reads_files_that_were_written_long_before_they_came"],
+    ),
+    Mutant(
+        promise="a row has one id and one content in every session",
+        file="stagepost/pipeline/transforms/identity.py",
+        find="    if isinstance(kind, DecimalType):\n",
+        replace="    if kind is None:\n",
+        tests=[f"{ROW_VALUES}::test_a_decimal_has_one_text_with_ansi_mode_and_without_and_in_the_sink[false]"],
+    ),
+    Mutant(
+        promise="a row has one id and one content in every session",
+        file="stagepost/pipeline/jobs/checking.py",
+        find='        return pa.timestamp(kind.unit, "UTC") if kind.tz else kind\n',
+        replace="        return kind\n",
+        tests=[f"{ROW_VALUES}::test_the_sink_starts_a_row_once_from_sessions_in_other_time_zones"],
+    ),
+    Mutant(
         promise="one task reads a table whose rows move",
         file="pyspark_stagepost/batch.py",
         find="        if self._options.table != DIVIDED:\n            return [Range(None)]\n",
@@ -1009,6 +1044,20 @@ MUTANTS: Sequence[Mutant] = (
         find="return list(filters)",
         replace="return []",
         tests=[f"{PUSHDOWN}::test_a_pushed_filter_leaves_out_no_row_that_spark_keeps[sqlite]"],
+    ),
+    Mutant(
+        promise="a stream that continues under another name has a cursor of it",
+        file="pyspark_stagepost/stream.py",
+        find="            assert span.begin is not None\n            self._keep_cursor(span.begin)\n",
+        replace="",
+        tests=[f"{STREAM}::test_a_stream_that_continues_under_another_name_has_a_cursor_of_that_name[sqlite-again]"],
+    ),
+    Mutant(
+        promise="a stream that continues under another name has a cursor of it",
+        file="pyspark_stagepost/stream.py",
+        find="                session.cursors.advance(self._reader, begin, now)\n",
+        replace="",
+        tests=[f"{STREAM}::test_a_stream_that_continues_under_another_name_has_a_cursor_of_that_name[sqlite-next]"],
     ),
     Mutant(
         promise="a stream's cursor keeps its first position",
@@ -1601,6 +1650,20 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{ACCEPTING}::test_an_accepted_message_is_a_duplicate_for_a_stricter_schema_too[sqlite]"],
     ),
     Mutant(
+        promise="a message that was accepted is never refused later",
+        file="stagepost/gateway/problems.py",
+        find="(*REJECTION_STATUSES, 409, 413)",
+        replace="(*REJECTION_STATUSES, 409)",
+        tests=[f"{ACCEPTING}::test_an_accepted_message_is_a_duplicate_for_a_lower_limit_of_its_size_too[sqlite]"],
+    ),
+    Mutant(
+        promise="a message that was accepted is never refused later",
+        file="stagepost/gateway/messages.py",
+        find="body.digest, beyond, attributes)",
+        replace="digest_of_unparsable(data), beyond, attributes)",
+        tests=[f"{ACCEPTING}::test_an_accepted_message_is_a_duplicate_for_a_lower_limit_of_its_depth_too"],
+    ),
+    Mutant(
         promise="a body that ends with its connection is no message",
         file="stagepost/gateway/requests.py",
         find="            raise Disconnected\n",
@@ -1657,8 +1720,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="bytes behind the last request of a connection change no answer",
         file="stagepost/gateway/http1.py",
-        find="            return h11.NEED_DATA\n",
-        replace="            pass\n",
+        find="may be accepted by then.\n            return h11.NEED_DATA\n",
+        replace="may be accepted by then.\n            pass\n",
         tests=[
             f"{RAW_BYTES}::test_bytes_behind_the_last_request_of_a_connection_do_not_change_its_answer[1.1-request]"
         ],

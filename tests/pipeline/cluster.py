@@ -30,7 +30,7 @@ spark.eventLog.compress false
 
 
 class Cluster:
-    def __init__(self, commands: Commands, folder: Path) -> None:
+    def __init__(self, commands: Commands, folder: Path, settings: str = SETTINGS) -> None:
         self._commands = commands
         self._folder = folder
         self._workers: list[Command] = []
@@ -39,7 +39,7 @@ class Cluster:
         self.work = folder / "work"
         self.events.mkdir()
         (folder / "conf").mkdir()
-        (folder / "conf" / "spark-defaults.conf").write_text(f"{SETTINGS}spark.eventLog.dir {self.events.as_uri()}\n")
+        (folder / "conf" / "spark-defaults.conf").write_text(f"{settings}spark.eventLog.dir {self.events.as_uri()}\n")
         self.environment = {
             "SPARK_CONF_DIR": str(folder / "conf"),
             "JAVA_HOME": str(quiet_home(find_java(os.environ).program)),

@@ -194,6 +194,11 @@ def test_a_store_may_be_named_by_a_path_from_the_working_folder(
         ({"url": "*", "numPartitions": "2.0"}, "must be a whole number above 0, not '2.0'"),
         ({"url": "*", "numPartitions": ""}, "must be a whole number above 0, not ''"),
         ({"url": "*", "from": "first"}, "option from of the source stagepost must be a position of the journal"),
+        ({"url": "*", "numPartitions": "100001"}, "numPartitions of the source stagepost must be at most 100000, not"),
+        ({"url": "*", "slots": "٣"}, "option slots of the source stagepost must be a whole number above 0, not '٣'"),
+        ({"url": "*", "from": f"1{'0' * 30}"}, "or a whole number, not '1000"),
+        ({"url": "*", "until": "a-b:9223372036854775808"}, "option until of the source stagepost must be a position"),
+        ({"url": "*", "lines": f"0:1{'0' * 18}"}, "must be two ids of the journal, such as 0:1000, not '0:1000"),
         ({"url": "*", "until": "-5"}, "as Journal.position gives it, or a whole number, not '-5'"),
     ],
     ids=lambda each: ",".join(f"{k}={v}" for k, v in each.items()) if isinstance(each, dict) else "",
@@ -228,6 +233,21 @@ def test_a_range_of_what_has_no_ranges_is_refused(books: SqliteBooks, table: str
 def test_a_column_of_another_type_is_answered_with_its_name(busy_books: SqliteBooks) -> None:
     with pytest.raises(DeclarationError, match="column waypoint of journal is a string, not a int"):
         StagepostReader(Options.read({"url": busy_books.url}), StructType().add("waypoint", "integer"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "names", "says"),
+    [
+        (None, ["id", "at", "id"], "the schema of journal names a column twice: id, at, id; name it once"),
+        ("at", ["id"], "the option columns names at, and the schema id; give one of the two"),
+    ],
+)
+def test_a_schema_that_contradicts_itself_or_an_option_is_refused(
+    books: SqliteBooks, columns: str | None, names: list[str], says: str
+) -> None:
+    given = {"url": books.url} | ({} if columns is None else {"columns": columns})
+    with pytest.raises(DeclarationError, match=says):
+        StagepostReader(Options.read(given), StructType([JOURNAL[name] for name in names]))
 
 
 def test_a_file_that_is_no_store_is_said_to_be_none(spark: SparkSession, tmp_path: Path, books: SqliteBooks) -> None:

@@ -157,7 +157,7 @@ def test_a_job_whose_driver_or_java_is_killed_goes_on_when_it_is_run_again(
         (java,) = commands.pids(JAVA)
         kill(java)
         answer = first.answer()
-        assert answer.code not in (0, 2)
+        assert (answer.code, answer.out, answer.is_one_paragraph) == (2, "", True), answer.err
     wait_until(lambda: not spark_processes(commands), "no process of Spark's is left")
     done = books.committed()
     assert not books.is_drained()

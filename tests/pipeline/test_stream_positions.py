@@ -260,6 +260,34 @@ def test_a_stream_that_has_nothing_to_read_keeps_its_cursor(
     assert cursor.used_at == clock.now()
 
 
+@pytest.mark.parametrize("ask", ["next", "again"])
+def test_a_stream_that_continues_under_another_name_has_a_cursor_of_that_name(
+    session: Session, follow: Follow, ask: str
+) -> None:
+    """Its checkpoint tells where it continues, so Spark asks for no initial offset. Without a cursor, lines that it
+    has not read would be purged."""
+    write(session, "a")
+    first = follow("old").initialOffset()
+    second = latest(follow("old"), first)
+    write(session, "b")
+    stream = follow("new")
+    if ask == "next":
+        begin = second
+        latest(stream, begin)
+    else:
+        begin = first
+        assert messages_in(stream, first, second) == ["a"]
+    cursor = session.cursors.find("new")
+    assert cursor is not None
+    assert (cursor.position, cursor.first) == (number_of(begin), 0)
+    stream.commit(latest(stream, second))
+    moved = session.cursors.find("new")
+    assert moved is not None
+    assert moved.position > number_of(second)
+    # With a new checkpoint it begins where a new stream of its name begins.
+    assert follow("new").initialOffset() == first
+
+
 def test_a_checkpoint_of_another_store_or_epoch_is_refused(session: Session, follow: Follow) -> None:
     write(session, "a")
     stream = follow()
@@ -288,6 +316,7 @@ def test_a_checkpoint_of_another_store_or_epoch_is_refused(session: Session, fol
         ({"reader": "r", "until": "9"}, "the options until, lines and pushFilters are for spark.read"),
         ({"reader": "r", "pushFilters": "true"}, "the options until, lines and pushFilters are for spark.read"),
         ({"reader": "r", "maxRowsPerBatch": "0"}, "maxRowsPerBatch of the source stagepost must be a whole number"),
+        ({"reader": "r", "maxRowsPerBatch": f"1{'0' * 30}"}, "maxRowsPerBatch of the source stagepost must be"),
         ({"reader": "r", "columns": "colour"}, "journal has no column 'colour'"),
     ],
     ids=str,

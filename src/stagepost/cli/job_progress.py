@@ -77,12 +77,20 @@ def job_progress(spark: Any, title: str, *, stream_unit: str | None = None) -> I
 
     With ``stream_unit``, the name of one of the rows that streaming queries read, show the newest batch of each query.
     """
+    from stagepost.pipeline.failures import SPARK_ERRORS  # noqa: PLC0415 - slow; a job was loaded before
+
+    def tasks() -> Tasks | None:
+        # If Java has died, the error of the job says so.
+        with suppress(*SPARK_ERRORS):
+            return running_tasks(spark.sparkContext.statusTracker())
+        return None
+
     shown = progress(BarColumn(), TextColumn("{task.fields[units]}"))
     with shown:
         if spark.sparkContext.uiWebUrl is not None and not shown.disable:
             shown.console.print(f"Spark's own pages: {spark.sparkContext.uiWebUrl}", highlight=False)
         with stream_texts(spark, stream_unit) if stream_unit else nullcontext(str) as streams:
-            yield JobProgress(shown, lambda: running_tasks(spark.sparkContext.statusTracker()), title, streams=streams)
+            yield JobProgress(shown, tasks, title, streams=streams)
 
 
 @contextmanager

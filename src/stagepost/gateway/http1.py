@@ -17,12 +17,15 @@ from stagepost.gateway.problems import MEDIA_TYPE, Problem
 # A bare line feed, and a line that continues the one before it. A proxy may take both for a part of a header's value,
 # and would pass on a header that it removes from others.
 AMBIGUOUS = re.compile(rb"(?<!\r)\n|\n[ \t]")
+EMPTY_LINES = re.compile(rb"(?:\r\n)+")
 END_OF_HEAD = re.compile(rb"\n\r?\n")
 VERSIONS = (b"1.0", b"1.1")
 
 
 class StrictConnection(h11.Connection):
     """Refuses a head that another program may read differently, and ignores each proposal of another protocol.
+
+    It ignores empty lines before a request, as RFC 9112, 2.2, says.
 
     RFC 9110, 7.8, lets a server ignore it. Behind a proxy that passes ``Upgrade: h2c`` on, a client could send requests
     over the new protocol. The proxy would not see them, and they would come from its address.
@@ -33,7 +36,12 @@ class StrictConnection(h11.Connection):
             # h11 would refuse the bytes behind a client's last request, though that request may be accepted by then.
             return h11.NEED_DATA
         if self.their_state is h11.IDLE:
-            received = self.trailing_data[0]
+            empty = EMPTY_LINES.match(self.trailing_data[0])
+            if empty is not None:
+                self._receive_buffer.maybe_extract_at_most(empty.end())
+            received, is_ended = self.trailing_data
+            if received == b"\r" and not is_ended:
+                return h11.NEED_DATA
             end = END_OF_HEAD.search(received)
             if AMBIGUOUS.search(received, 0, len(received) if end is None else end.end()):
                 raise h11.RemoteProtocolError("a line of the head does not end as HTTP says")

@@ -1,4 +1,4 @@
-"""Parse JSON from strangers: strictly, within a depth, and with a digest that does not depend on its layout."""
+"""Parse JSON from strangers: strictly, and with a digest that does not depend on its layout."""
 
 from __future__ import annotations
 
@@ -23,15 +23,22 @@ _EXACT_MAX = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A JSON text. ``value`` is its content, ``raw`` the text itself, ``digest`` that of its canonical form."""
+    """A JSON text.
+
+    ``value``   its content
+    ``raw``     the text itself
+    ``digest``  of its canonical form
+    ``depth``   how deep its arrays and objects are nested
+    """
 
     value: Any
     raw: msgspec.Raw
     digest: str
+    depth: int
 
 
-def parse(data: bytes, depth_max: int) -> Body:
-    """Parse one JSON value. Raises ``Problem``: ``json-invalid`` or ``json-too-deep``.
+def parse(data: bytes) -> Body:
+    """Parse one JSON value. Raises ``Problem``: ``json-invalid``, or ``json-too-deep`` for Python's own parser.
 
     The digest is the SHA-256 of the canonical form: sorted keys, no blanks, UTF-8, and numbers by their value. Text
     that no database or peer can be trusted with is refused: repeated keys, U+0000, lone surrogates, NaN.
@@ -41,20 +48,22 @@ def parse(data: bytes, depth_max: int) -> Body:
     except UnicodeDecodeError as error:
         raise _invalid(f"the body is not UTF-8: {error}") from error
     inexact: list[str] = []
-    value = _loads(text, depth_max, lambda number: _number(number, inexact))
+    value = _loads(text, lambda number: _number(number, inexact))
     exact = value
     if inexact:
         # No string has U+0000, so the marked numbers are like no other value.
-        exact = _loads(text, depth_max, lambda number: {"\0": str(_exact(number))})
-    _check_depth(value, depth_max)
-    canonical = json.dumps(exact, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        exact = _loads(text, lambda number: {"\0": str(_exact(number))})
+    try:
+        canonical = json.dumps(exact, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    except RecursionError:
+        raise too_deep() from None
     if "\\u0000" in text and _NUL.search(json.dumps(value, ensure_ascii=False)):
         raise _invalid("a text of the body has the character U+0000, which no database stores")
     try:
         encoded = canonical.encode()
     except UnicodeEncodeError as error:
         raise _invalid(f"a text of the body has half a surrogate pair: {error.reason}") from error
-    return Body(value, msgspec.Raw(data), hashlib.sha256(encoded).hexdigest())
+    return Body(value, msgspec.Raw(data), hashlib.sha256(encoded).hexdigest(), _depth_of(value))
 
 
 def digest_of_unparsable(data: bytes) -> str:
@@ -67,13 +76,13 @@ def canonical_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _loads(text: str, depth_max: int, parse_float: Callable[[str], Any]) -> Any:
+def _loads(text: str, parse_float: Callable[[str], Any]) -> Any:
     try:
         return json.loads(
             text, parse_float=parse_float, parse_constant=_refuse_constant, object_pairs_hook=_without_repeated_keys
         )
     except RecursionError:
-        raise _too_deep(depth_max) from None
+        raise too_deep() from None
     except ValueError as error:
         # Python refuses whole numbers of more than 4300 digits with its own error.
         raise _invalid(f"the body is not valid JSON: {error}") from error
@@ -111,17 +120,17 @@ def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _check_depth(value: Any, depth_max: int) -> None:
+def _depth_of(value: Any) -> int:
     level, depth = [value], 0
     while level := [each for each in level if isinstance(each, (dict, list))]:
         depth += 1
-        if depth > depth_max:
-            raise _too_deep(depth_max)
         level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+    return depth
 
 
-def _too_deep(depth_max: int) -> Problem:
-    return Problem("json-too-deep", f"the body's arrays and objects are nested more than {depth_max} deep")
+def too_deep() -> Problem:
+    """Return the problem of a text that a parser gives up."""
+    return Problem("json-too-deep", "the body's arrays and objects are nested too deep to be parsed")
 
 
 def _invalid(detail: str) -> Problem:

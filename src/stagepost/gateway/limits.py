@@ -14,9 +14,9 @@ Seconds = Annotated[float, msgspec.Meta(gt=0)]
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The limits of each gateway process. Sizes are in bytes, times in seconds.
 
-    ``body_max``         of a request's body, also after its decompression
+    ``body_max``         of a request's body, also after its decompression; a larger one is not kept in memory
     ``headers_max``, ``header_bytes_max``  the number of headers, and the size of all of them
-    ``json_depth_max``   how deep arrays and objects may be nested
+    ``json_depth_max``   how deep arrays and objects of a new message may be nested
     ``batch_max``        messages in one batch
     ``body_seconds``     for a body to arrive, and for a client to take its answer
     ``request_seconds``  for a whole request; a request that has not begun its commit by then is dropped

@@ -122,7 +122,7 @@ class Problem(Exception):
     @property
     def is_about_the_message(self) -> bool:
         """Say whether the message itself is refused, so that the id may have been accepted before."""
-        return self.status in (*REJECTION_STATUSES, 409)
+        return self.status in (*REJECTION_STATUSES, 409, 413)
 
     def document(self) -> dict[str, Any]:
         """Return the members of the problem document."""

@@ -109,11 +109,11 @@ async def _read(receive: Receive, headers: Headers, size_max: int) -> bytes:
         else:
             chunks.clear()
             if size > max(DISCARDED_MAX, size_max):
-                raise _too_large(size_max)
+                raise too_large(size_max)
         if not message.get("more_body", False):
             break
     if size > size_max:
-        raise _too_large(size_max)
+        raise too_large(size_max)
     stated = headers.get("content-length")
     if stated is not None and stated.strip() != str(size):
         # The server should not have let it pass. A part of a message is no message.
@@ -129,11 +129,12 @@ def decompressed(data: bytes, size_max: int) -> bytes:
     except zlib.error as error:
         raise Problem("content-encoding-invalid", f"the body is not gzip: {error}") from error
     if len(body) > size_max:
-        raise _too_large(size_max)
+        raise too_large(size_max)
     if not decompressor.eof or decompressor.unused_data:
         raise Problem("content-encoding-invalid", "the body's gzip data is cut off, or has more behind its end")
     return body
 
 
-def _too_large(size_max: int) -> Problem:
+def too_large(size_max: int) -> Problem:
+    """Return the problem of a body with more than ``size_max`` bytes."""
     return Problem("body-too-large", f"the body has more than {size_max} bytes", headers={"Connection": "close"})

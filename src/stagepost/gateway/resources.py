@@ -109,7 +109,8 @@ class Resources:
     async def _post(self, request: Request, route: BoundRoute) -> Response:
         deadline = asyncio.get_running_loop().time() + self._limits.request_seconds
         kind = media_type(request.headers, JSON_TYPES)
-        producer, theirs, data = await self._read(request, route, self._body_max(route))
+        size_max = max(route.route.body_max or 0, self._limits.body_max)
+        producer, theirs, data = await self._read(request, route, size_max)
         await self._admit(route, producer, 1, deadline)
         item = read_message(route, request.headers, kind, theirs, data, self._limits.json_depth_max)
         (answer,) = await self._acceptor.accept(route, producer, [item], deadline)
@@ -198,9 +199,6 @@ class Resources:
             waiting = await self._lookups.waiting(route.target.address, deadline)
             if waiting >= settings.waiting_max:
                 raise Problem("queue-full", f"{settings.waiting_max} messages wait on route {route.name}")
-
-    def _body_max(self, route: BoundRoute) -> int:
-        return route.route.body_max or self._limits.body_max
 
 
 def _path_of(request: Request) -> str:

@@ -46,7 +46,7 @@ class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``producers``  the producers that may use the route; None for all
     ``rate``       messages a second from each producer, with ``burst`` at once (default: one second's); None: no limit
     ``waiting_max``  the number of waiting messages at which further ones get 429; None for no limit
-    ``body_max``   bytes of one message's body; None for the gateway's limit
+    ``body_max``   bytes of a new message; None for the gateway's limit. A batch has the gateway's limit as a whole
     """
 
     name: str

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import re
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-# PySpark does not turn every failure of a Java task into an exception of its own.
-SPARK_ERRORS = (PySparkException, Py4JError)
+# PySpark does not turn every failure of a Java task into an exception of its own. Calls to a Java process that has died
+# raise errors of the network.
+SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
+JAVA_ENDED = (
+    "Spark's Java process has ended. If the log of the system says that memory was short, give Java another amount: "
+    "--conf spark.driver.memory=SIZE"
+)
 
 _FRAME = re.compile(r"\s+(at |\.\.\. \d+ |File \"|\^|~)|Driver stacktrace|Traceback ")
-_CALLING = re.compile(r"^An error occurred while calling \S+\.$")
+_CALLING = re.compile(r"^An error occurred while calling \S+$")
 _CLASS = re.compile(r"(: |^)(?:Caused by: )?(?:[a-z][\w$]*\.)+[A-Z]\w*(?:Exception|Error)?: ")
 _STATE = re.compile(r"\s*SQLSTATE: \w+")
 
 
 def describe_error(error: Exception) -> str:
     """Return the error and its innermost cause in one line, without stack traces and Java's class names."""
+    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+        return JAVA_ENDED
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _is_frame(line)]
     parts: list[list[str]] = [[]]
     for line in lines:
@@ -25,7 +32,8 @@ def describe_error(error: Exception) -> str:
             parts.append([])
         parts[-1].append(line.removeprefix(": "))
     first, *causes = (_plain(" ".join(part)) for part in parts)
-    return f"{first} ({causes[-1]})" if causes and causes[-1] not in first else first
+    # A call that got no answer has no other text than its own name.
+    return f"{first} ({causes[-1]})" if causes and causes[-1] not in first else first or JAVA_ENDED
 
 
 def is_cancelled(error: Exception) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import logging
 import os
 import re
 import sys
@@ -88,6 +89,7 @@ def spark_session(name: str, options: SparkOptions | None = None, *, is_divided:
     options = options or SparkOptions()
     try:
         session = _build(name, options, is_divided=is_divided)
+        _silence_lost_calls(session)
     except SPARK_ERRORS as error:
         master = options.master or "of its settings"
         raise DeclarationError(
@@ -97,7 +99,9 @@ def spark_session(name: str, options: SparkOptions | None = None, *, is_divided:
     try:
         yield session
     finally:
-        session.stop()
+        # If Java has died, the error of the block says so.
+        with suppress(*SPARK_ERRORS):
+            session.stop()
 
 
 def end_java() -> None:
@@ -118,8 +122,10 @@ def end_java() -> None:
 def cancel_jobs(session: SparkSession) -> None:
     """End all jobs of the session. First close Java's standard error, where Spark would report each job."""
     assert session.sparkContext._jvm is not None  # noqa: SLF001 - PySpark has no other way to Java
-    session.sparkContext._jvm.java.lang.System.err.close()  # noqa: SLF001
-    session.sparkContext.cancelAllJobs()
+    # If Java has died, its jobs have ended.
+    with suppress(*SPARK_ERRORS):
+        session.sparkContext._jvm.java.lang.System.err.close()  # noqa: SLF001
+        session.sparkContext.cancelAllJobs()
 
 
 def is_usable(session: SparkSession) -> bool:
@@ -158,6 +164,16 @@ def slots_now(session: SparkSession) -> int:
 def time_zone(session: SparkSession) -> str:
     """Return the zone in which the session turns timestamps into texts."""
     return str(session.conf.get(TIME_ZONE))
+
+
+def require_driver(session: SparkSession) -> None:
+    """Raise ``DeclarationError`` for a session of Spark Connect, whose driver runs elsewhere."""
+    if not hasattr(session, "_jsparkSession"):
+        raise DeclarationError(
+            "the session is one of Spark Connect, whose driver runs elsewhere. Make a session of this process, by "
+            'SparkSession.builder.master(…). Or write the rows with df.write.format("stagepost"), if Stagepost and the '
+            "app are installed where the server of Spark Connect runs."
+        )
 
 
 def refuse_speculation(session: SparkSession, harm: str) -> None:
@@ -220,6 +236,22 @@ def _build(name: str, options: SparkOptions, *, is_divided: bool) -> SparkSessio
     if not conf.contains(SHUFFLES):
         session.conf.set(SHUFFLES, str(SHUFFLES_PER_SLOT * slots(session)))
     return session
+
+
+def _silence_lost_calls(session: SparkSession) -> None:
+    """Print no stack traces when Java dies. The error of the job says it in a line.
+
+    Py4J logs each call without an answer, some with the root logger. PySpark prints the broken connection of its
+    accumulators.
+    """
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    logging.getLogger("py4j").propagate = False
+    server = session.sparkContext._accumulatorServer  # noqa: SLF001 - PySpark has no setting for it
+    server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return record.module != "java_gateway"
 
 
 def _reason(error: Exception) -> str:

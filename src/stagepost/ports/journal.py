@@ -12,7 +12,7 @@ import msgspec
 from stagepost.flow.errors import DeclarationError
 from stagepost.ports.outbox import Backlog
 
-_POSITION_TEXT = re.compile(r"(?:([0-9a-f-]+):)?([0-9]+)")
+_POSITION_TEXT = re.compile(r"(?:([0-9a-f-]+):)?([0-9]{1,18})")
 
 WaypointName = Literal[
     "accepted",

@@ -7,6 +7,7 @@ written, and again when they are read back.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
 
@@ -55,10 +56,12 @@ class SparkWriter:
         except SPARK_ERRORS as error:
             raise ArchiveFailed(f"Spark did not write {folder}: {describe_error(error)}") from error
         finally:
-            if before is None:
-                self._spark.conf.unset(MOMENTS)
-            else:
-                self._spark.conf.set(MOMENTS, before)
+            # If Java has died, the error of the block says so.
+            with suppress(*SPARK_ERRORS):
+                if before is None:
+                    self._spark.conf.unset(MOMENTS)
+                else:
+                    self._spark.conf.set(MOMENTS, before)
         return _read(found.get)
 
     def read_back(self, folder: Path) -> Content:

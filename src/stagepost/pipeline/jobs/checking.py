@@ -22,6 +22,8 @@ from stagepost.recovery.deadletter import safe_text
 Absent = Callable[[dict[str, Any]], dict[str, Any]]
 
 NO_ID = "no-id: an id column has no value"
+# Of values that Python cannot hold. A key that a map has twice, or a key that is no plain value, raises the last two.
+UNREADABLE = (ValueError, OverflowError, KeyError, TypeError)
 
 
 class Malformed(StagepostError):
@@ -183,19 +185,45 @@ class RecordParser:
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """Return the column's values, with ``UnreadableValue`` in place of those that Python cannot hold."""
+    """Return the column's values, with ``UnreadableValue`` in place of those that Python cannot hold.
+
+    Moments are in UTC, whatever the session's time zone is. Maps are dictionaries.
+    """
+    kind = _in_utc(column.type)
+    if kind != column.type:
+        column = column.cast(kind)
     try:
-        values: list[Any] = column.to_pylist()
-    except (ValueError, OverflowError):
+        values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    except UNREADABLE:
         return [_value_of(each) for each in column]
     return values
 
 
 def _value_of(value: pa.Scalar) -> Any:
     try:
-        return value.as_py()
-    except (ValueError, OverflowError) as error:
+        return value.as_py(maps_as_pydicts="strict")
+    except UNREADABLE as error:
         return UnreadableValue(str(error))
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """Return the type with UTC in place of each other time zone.
+
+    Spark gives moments in the session's zone. The same row would have other bytes, and so another digest, in each zone.
+    """
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp(kind.unit, "UTC") if kind.tz else kind
+    if pa.types.is_struct(kind):
+        return pa.struct([_field_in_utc(each) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_field_in_utc(kind.key_field), _field_in_utc(kind.item_field))
+    if pa.types.is_list(kind):
+        return pa.list_(_field_in_utc(kind.value_field))
+    return kind
+
+
+def _field_in_utc(field: pa.Field) -> pa.Field:
+    return field.with_type(_in_utc(field.type))
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,11 +9,11 @@ of its run. A repeated job finds the ids too.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -41,11 +41,11 @@ from stagepost.flow.target import Target
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import FileFormat, chosen_separator, listed, local_names, unique_files
 from stagepost.pipeline.jobs.checking import CheckedRecord, Checker, ReadSettings, values_of
-from stagepost.pipeline.jobs.records import ROW, read_records, record_batch
+from stagepost.pipeline.jobs.records import ROW, in_chunks, read_records, record_batch
 from stagepost.pipeline.session import job_description, require_one_host, time_zone
 from stagepost.pipeline.spark_options import TIME_ZONE
 from stagepost.pipeline.task_plan import TaskPlan
-from stagepost.pipeline.transforms.identity import message_id
+from stagepost.pipeline.transforms.identity import message_id, text_of_value
 from stagepost.ports.runs import Quarantined, RunCounts, TaskAttempt
 from stagepost.transaction.enqueueing import judge_acceptances
 from stagepost.transaction.queue_commit import committing
@@ -57,6 +57,8 @@ DIGEST_SHOWN = 16
 ID_TYPES = (StringType, IntegralType, DecimalType, DateType, TimestampType, TimestampNTZType)
 UTC_NAMES = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 IDS = "_stagepost_ids"
+# In the text of a type. An interval of days is no such type.
+MONTHS = re.compile(r"\binterval(?: (?:year|month)|$|[,>])")
 CHECKED = pa.schema(
     [
         ("file", pa.string()),
@@ -73,7 +75,7 @@ WRITTEN = "task int"
 
 
 class InitiationFailed(StagepostError):
-    """A task failed more often than Spark allows. The next run finds the committed rows by their ids."""
+    """A task failed too often, or Java ended. The next run finds the committed rows by their ids."""
 
     code = "initiation-failed"
 
@@ -152,7 +154,9 @@ def initiate(
             row = frame.schema[ROW].dataType
             assert isinstance(row, StructType)
             check_types(row, id_columns, time_zone(spark))
-            frame = frame.withColumn(IDS, F.array(*(F.col(ROW)[column].cast("string") for column in id_columns)))
+            check_intervals(row)
+            texts = (text_of_value(F.col(ROW)[column], row[column].dataType) for column in id_columns)
+            frame = frame.withColumn(IDS, F.array(*texts))
         on_counted(records.count)
         reading = ReadSettings(plan.file_format, id_columns, flow_prefix, separator, records.names, records.numbering)
         checked = frame.mapInArrow(partial(_check_batches, plan, reading), from_arrow_schema(CHECKED))
@@ -169,8 +173,8 @@ def initiate(
                     ordered.mapInArrow(partial(_write_batches, plan, start), WRITTEN).collect()
             except SPARK_ERRORS as error:
                 raise InitiationFailed(
-                    f"a task failed more often than Spark allows: {describe_error(error)}. The flows started so far "
-                    "are accepted; run the same command again for the rest."
+                    f"Spark did not start all flows: {describe_error(error)}. The flows started so far are accepted; "
+                    "run the same command again for the rest."
                 ) from error
             with committing(session):
                 runs.end(plan.run_id, start, records.count, engine.clock.now())
@@ -222,6 +226,16 @@ def check_types(row: StructType, id_columns: Sequence[str], zone: str) -> None:
             )
 
 
+def check_intervals(row: StructType) -> None:
+    """Raise ``DeclarationError`` for columns with intervals of months, which no Python process of Spark can read."""
+    for field in row:
+        text = field.dataType.simpleString()
+        if MONTHS.search(text):
+            raise DeclarationError(
+                f"column {field.name!r} is of type {text}, which Python cannot read. Leave it out, or cast it to text."
+            )
+
+
 # In the tasks
 
 
@@ -242,12 +256,17 @@ def _by_content(row: CheckedRecord) -> CheckedRecord:
 def _write_batches(plan: InitiationPlan, start: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     task = TaskContext.get()
     assert task is not None
-    rows = (row for batch in batches for row in batch.to_pylist())
     attempt = TaskAttempt(plan.run_id, start, task.partitionId(), task.taskAttemptId())
     with closing(ChunkWriter(plan, attempt)) as writer:
-        for chunk in iter(lambda: list(islice(rows, CHUNK)), []):
+        for chunk in rows_of_commits(batches):
             writer.write(chunk)
     return iter(())
+
+
+def rows_of_commits(batches: Iterable[pa.RecordBatch]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows that each commit writes."""
+    rows = (row for batch in batches for row in batch.to_pylist())
+    return in_chunks(rows, lambda row: len(row["body"] or b"") + len(row["row"]), CHUNK)
 
 
 class ChunkWriter:

@@ -23,7 +23,7 @@ from stagepost.pipeline.jobs.checking import NO_ID, Malformed, ReadSettings, Rec
 from stagepost.pipeline.jobs.initiate import check_types
 from stagepost.pipeline.jobs.records import BLOCK, FILE, PLACE, ROW, Records, read_records, record_batch
 from stagepost.pipeline.session import time_zone
-from stagepost.pipeline.transforms.identity import flow_id
+from stagepost.pipeline.transforms.identity import flow_id, text_of_value
 
 VALUES = "_stagepost_values"
 KEYED = pa.schema(
@@ -94,7 +94,7 @@ def keyed_rows(spark: SparkSession, rows: RowFiles) -> Iterator[tuple[DataFrame,
             _check_amounts(row, rows.amount)
             # The tasks get no other column.
             nothing = F.struct(F.lit(0)).alias(ROW)
-            frame = frame.select(FILE, BLOCK, PLACE, nothing, _values(rows.columns).alias(VALUES))
+            frame = frame.select(FILE, BLOCK, PLACE, nothing, _values(row, rows.columns).alias(VALUES))
         yield (
             frame.mapInArrow(partial(_keyed_batches, rows, _settings(rows, records)), from_arrow_schema(KEYED)),
             (records.count),
@@ -106,8 +106,8 @@ def _settings(rows: RowFiles, records: Records) -> ReadSettings:
     return ReadSettings(rows.file_format, rows.columns, rows.flow_prefix, separator, records.names, records.numbering)
 
 
-def _values(columns: Sequence[str]) -> Column:
-    return F.array(*(F.col(ROW)[column].cast("string") for column in columns))
+def _values(row: StructType, columns: Sequence[str]) -> Column:
+    return F.array(*(text_of_value(F.col(ROW)[column], row[column].dataType) for column in columns))
 
 
 def _check_amounts(row: StructType, amount: str | None) -> None:

@@ -25,7 +25,7 @@ from stagepost.flow.ids import node_name
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, is_cancelled
 from stagepost.pipeline.jobs.claim_loop import ProcessingPlan
 from stagepost.pipeline.jobs.rounds import WAIT_SECONDS, Round, SparkLoops
-from stagepost.pipeline.session import refuse_speculation, require_one_host
+from stagepost.pipeline.session import is_usable, refuse_speculation, require_one_host
 from stagepost.ports.liveness import Incarnation
 from stagepost.ports.queue import Pending
 from stagepost.runtime.assembly import check_databases, takeover_of
@@ -203,13 +203,20 @@ class Driver:
 
     def _run_round(self) -> Exception | None:
         """Run a round of tasks. Return the error if it failed for a reason that may pass."""
-        tasks = Round(SparkLoops(self._spark, self._plan), self._clock.monotonic)
-        error = tasks.wait(self._must_end)
+        try:
+            tasks = Round(SparkLoops(self._spark, self._plan), self._clock.monotonic)
+            error = tasks.wait(self._must_end)
+        except SPARK_ERRORS as gone:
+            # No job raises here. The driver could not ask Java for the number of slots.
+            self._check_stop()
+            raise _ended(gone) from gone
         if self._must_end():
             self._end_round(tasks)
         self._check_stop()
         if isinstance(error, SPARK_ERRORS) and is_cancelled(error):
             raise ProcessingFailed("the job was cancelled; the next job continues with the rest") from error
+        if isinstance(error, SPARK_ERRORS) and not is_usable(self._spark):
+            raise _ended(error) from error
         if error is None or isinstance(error, (*SPARK_ERRORS, StoreUnavailable)):
             return error
         raise error
@@ -278,6 +285,10 @@ class Driver:
             ):
                 return pending
             self._stop.wait(WAIT_SECONDS)
+
+
+def _ended(error: Exception) -> ProcessingFailed:
+    return ProcessingFailed(f"{describe_error(error)}. The next job continues with the rest")
 
 
 def warn_of_direct_stages(engine: Engine) -> None:

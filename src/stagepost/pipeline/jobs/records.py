@@ -11,13 +11,13 @@ One task reads a file whole if a record in it does not end with its line: a quot
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import StorageLevel
@@ -29,7 +29,15 @@ from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.pipeline import json_records
 from stagepost.pipeline.csv_records import cut
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
-from stagepost.pipeline.files import FIRST_LINE_BYTES_MAX, FileFormat, Head, is_remote, names_of, with_folders
+from stagepost.pipeline.files import (
+    FIRST_LINE_BYTES_MAX,
+    FileFormat,
+    Head,
+    check_folders,
+    is_remote,
+    names_of,
+    with_folders,
+)
 from stagepost.pipeline.json_records import is_of_several_lines
 from stagepost.pipeline.session import slots
 
@@ -45,9 +53,10 @@ CUT = pa.schema(
     [(FILE, pa.string()), (BLOCK, pa.int64()), (PLACE, pa.int64()), (TEXT, pa.binary()), (REASON, pa.string())]
 )
 IN_PLACE = (FILE, BLOCK, PLACE)
-# The size of a batch of cut records on its way to Spark.
+# The size of a batch of cut records on its way to Spark, and of the rows that one commit writes.
 CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_ROW_BYTES = 256
+T = TypeVar("T")
 BLOCKS_SETTING = "spark.sql.files.minPartitionNum"
 
 
@@ -104,11 +113,14 @@ def read_records(
 
     ``files`` are as ``unique_files`` returns them. Raises ``DeclarationError`` for files that cannot be read.
     """
-    if spark.conf.get(BLOCKS_SETTING, None) is None:
-        spark.conf.set(BLOCKS_SETTING, str(slots(spark)))
-    paths = [_literal(file) for file in files]
+    paths = [literal(file) for file in files]
     with ExitStack() as kept:
+        if spark.conf.get(BLOCKS_SETTING, None) is None:
+            spark.conf.set(BLOCKS_SETTING, str(slots(spark)))
+            # The session may be the user's own.
+            kept.callback(spark.conf.unset, BLOCKS_SETTING)
         with _readable(files, file_format):
+            _check_remote(spark, [file for file in files if is_remote(file)])
             if file_format == "parquet":
                 records = _read_parquet(spark, paths)
             else:
@@ -129,7 +141,21 @@ def _readable(files: Sequence[str], file_format: FileFormat) -> Iterator[None]:
         ) from error
 
 
-def _literal(file: str) -> str:
+def _check_remote(spark: SparkSession, files: Sequence[str]) -> None:
+    """Raise ``DeclarationError`` for files of addresses that Spark would skip without an error."""
+    for file in files:
+        every = spark.read.option("recursiveFileLookup", "true").text(file).inputFiles()
+        root = file.partition("://")[2].strip("/").split("/")
+        folders = {each: _between(root, each.partition("://")[2].strip("/").split("/")) for each in every}
+        check_folders(file, folders)
+
+
+def _between(root: Sequence[str], file: Sequence[str]) -> Sequence[str]:
+    """Return the folders between a root, whose parts may be patterns, and a file."""
+    return file[len(root) : -1]
+
+
+def literal(file: str) -> str:
     """Return the path with its special characters escaped, because Spark treats every path as a pattern."""
     return file if is_remote(file) else re.sub(r"([\\*?\[\]{}])", r"\\\1", file)
 
@@ -238,7 +264,7 @@ def _layout_of(counted: Sequence[Row], file_format: FileFormat) -> Layout:
         head = bytes(blocks[0]["head"])
         if file_format == "json":
             layout.heads.append((file, head, None))
-        if any(each["is_cut"] for each in blocks) or (file_format == "json" and is_of_several_lines(head)):
+        if any(each["is_cut"] for each in blocks) or (file_format == "json" and _is_of_several_lines(head)):
             layout.cut_files.append(file)
             continue
         if file_format == "csv":
@@ -250,6 +276,11 @@ def _layout_of(counted: Sequence[Row], file_format: FileFormat) -> Layout:
             before += each["size"]
         layout.count += before
     return layout
+
+
+def _is_of_several_lines(head: bytes) -> bool:
+    # A cut line does not show whether it is whole.
+    return is_of_several_lines(head if len(head) < FIRST_LINE_BYTES_MAX else head[:2])
 
 
 def _count_cut(records: DataFrame, layout: Layout) -> None:
@@ -284,18 +315,21 @@ def _cut_batches(
         is_csv = file_format == "csv"
         records = enumerate(cut(texts, separator), 0) if is_csv else enumerate(json_records.cut(texts), 1)
         rows = ((file, None, place, text, reason) for place, (text, reason) in records)
-        for chunk in _in_chunks(rows):
+        for chunk in in_chunks(rows, lambda row: CHUNK_ROW_BYTES + len(row[3])):
             yield record_batch(chunk, CUT)
 
 
-def _in_chunks(rows: Iterable[tuple[str, None, int, bytes, str | None]]) -> Iterator[list[Any]]:
-    """Yield chunks of bounded size in bytes, because a record may be large."""
-    chunk: list[Any] = []
+def in_chunks(rows: Iterable[T], size_of: Callable[[T], int], rows_max: int | None = None) -> Iterator[list[T]]:
+    """Yield chunks of a bounded size in bytes, because a row may be large, and of at most so many rows.
+
+    A chunk ends with the row that reaches the size.
+    """
+    chunk: list[T] = []
     size = 0
     for row in rows:
         chunk.append(row)
-        size += CHUNK_ROW_BYTES + len(row[3])
-        if size > CHUNK_BYTES:
+        size += size_of(row)
+        if size > CHUNK_BYTES or len(chunk) == rows_max:
             yield chunk
             chunk, size = [], 0
     if chunk:

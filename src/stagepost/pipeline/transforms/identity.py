@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DecimalType
 
 from stagepost.flow.ids import NAMESPACE, SEPARATOR
 
@@ -19,6 +20,14 @@ def flow_id(prefix: str, values: Sequence[str | None]) -> str | None:
     if not all(values):
         return None
     return f"{prefix}:{','.join(str(value).replace('%', '%25').replace(',', '%2C') for value in values)}"
+
+
+def text_of_value(value: Column, kind: DataType) -> Column:
+    """Return a column's value as the text that ids are made of, whatever the settings of the session are."""
+    if isinstance(kind, DecimalType):
+        # Without ANSI mode, Spark's cast gives 0E-18 for the zero of a decimal(38,18).
+        return F.replace(F.format_number(value, kind.scale), F.lit(","), F.lit(""))
+    return value.cast("string")
 
 
 def message_id(flow: Column, target: str, ordinal: int = 0) -> Column:
