@@ -37,9 +37,10 @@ class EveryRowQuarantined(StagepostError):
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """The commit message of a task."""
+    """The commit message of a task. ``is_in_stream`` tells that a streaming query runs it, also by ``foreachBatch``."""
 
     task: StagedTask
+    is_in_stream: bool
 
 
 Messages = Sequence[WriterCommitMessage | None]
@@ -53,14 +54,18 @@ class BatchSink(DataSourceArrowWriter):
         self._key = BatchKey(plan.target, run_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        task = TaskContext.get()
+        assert task is not None
         with _importing():
             require_shared(self._plan)
-            return Staged(stage(self._plan, self._key, iterator))
+            return Staged(stage(self._plan, self._key, iterator), task.getLocalProperty(QUERY) is not None)
 
     def commit(self, messages: Messages) -> None:
         with _importing():
             counts = commit_batch(self._plan, _tasks(messages))
-            if counts is not None and counts.rows_in and counts.quarantined == counts.rows_in:
+            # A query would run its batch again at each start, and never get beyond it.
+            is_alone = not any(isinstance(each, Staged) and each.is_in_stream for each in messages)
+            if is_alone and counts is not None and counts.rows_in and counts.quarantined == counts.rows_in:
                 raise EveryRowQuarantined(
                     f"all {counts.rows_in} rows were quarantined, and no flow was started at {self._plan.target}. Look "
                     f"at the reasons: stagepost quarantine list --run {self._key.run_id}"
@@ -84,7 +89,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         assert batch is not None
         with _importing():
             require_shared(self._plan)
-            return Staged(stage(self._plan, BatchKey(self._plan.target, query, int(batch)), iterator))
+            return Staged(stage(self._plan, BatchKey(self._plan.target, query, int(batch)), iterator), True)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
         with _importing():

@@ -71,6 +71,7 @@ RECONCILED = "tests/pipeline/test_deliveries.py"
 TASK_PLAN = "tests/pipeline/test_task_plan.py"
 FRAMES = "tests/pipeline/test_initiate_frames.py"
 BATCHES = "tests/pipeline/test_sink_batches.py"
+ROW_VALUES = "tests/pipeline/test_row_values.py"
 OVER_STOMP = "tests/broker/test_stomp_connection.py"
 DJANGO = "tests/integrations/test_django_sessions.py"
 TYPES = "tests/integrations/test_pydantic_and_attrs.py"
@@ -940,9 +941,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="both readings of a file are cut at the same places",
         file="stagepost/pipeline/jobs/records.py",
-        find="    if spark.conf.get(BLOCKS_SETTING, None) is None:\n"
-        "        spark.conf.set(BLOCKS_SETTING, str(slots(spark)))\n",
-        replace="",
+        find="            spark.conf.set(BLOCKS_SETTING, str(slots(spark)))\n",
+        replace="            spark.conf.set(BLOCKS_SETTING, None)\n",
         tests=["tests/pipeline/test_record_numbers.py::test_number_of_blocks_is_fixed_before_the_first_reading"],
     ),
     Mutant(
@@ -990,6 +990,34 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/pipeline/test_initiate_formats.py::test_only_the_value_that_python_cannot_hold_is_unreadable"],
     ),
     Mutant(
+        promise="each file is read or refused",
+        file="stagepost/pipeline/files.py",
+        find="        if others:\n",
+        replace="        if not by_value:\n",
+        tests=["tests/pipeline/test_initiate_unlike.py::test_a_folder_with_folders_and_other_files[address]"],
+    ),
+    Mutant(
+        promise="each file is read or refused",
+        file="stagepost/pipeline/jobs/initiate_stream.py",
+        find=", maxFileAge=EVER)",
+        replace=")",
+        tests=[f"{FRAMES}::test_a_stream_reads_files_that_were_written_long_before_they_came"],
+    ),
+    Mutant(
+        promise="a row has one id and one content in every session",
+        file="stagepost/pipeline/transforms/identity.py",
+        find="    if isinstance(kind, DecimalType):\n",
+        replace="    if kind is None:\n",
+        tests=[f"{ROW_VALUES}::test_a_decimal_has_one_text_with_ansi_mode_and_without_and_in_the_sink[false]"],
+    ),
+    Mutant(
+        promise="a row has one id and one content in every session",
+        file="stagepost/pipeline/jobs/checking.py",
+        find='        return pa.timestamp(kind.unit, "UTC") if kind.tz else kind\n',
+        replace="        return kind\n",
+        tests=[f"{ROW_VALUES}::test_the_sink_starts_a_row_once_from_sessions_in_other_time_zones"],
+    ),
+    Mutant(
         promise="one task reads a table whose rows move",
         file="pyspark_stagepost/batch.py",
         find="        if self._options.table != DIVIDED:\n            return [Range(None)]\n",
@@ -1009,6 +1037,20 @@ MUTANTS: Sequence[Mutant] = (
         find="return list(filters)",
         replace="return []",
         tests=[f"{PUSHDOWN}::test_a_pushed_filter_leaves_out_no_row_that_spark_keeps[sqlite]"],
+    ),
+    Mutant(
+        promise="a stream that continues under another name has a cursor of it",
+        file="pyspark_stagepost/stream.py",
+        find="            assert span.begin is not None\n            self._keep_cursor(span.begin)\n",
+        replace="",
+        tests=[f"{STREAM}::test_a_stream_that_continues_under_another_name_has_a_cursor_of_that_name[sqlite-again]"],
+    ),
+    Mutant(
+        promise="a stream that continues under another name has a cursor of it",
+        file="pyspark_stagepost/stream.py",
+        find="                session.cursors.advance(self._reader, begin, now)\n",
+        replace="",
+        tests=[f"{STREAM}::test_a_stream_that_continues_under_another_name_has_a_cursor_of_that_name[sqlite-next]"],
     ),
     Mutant(
         promise="a stream's cursor keeps its first position",

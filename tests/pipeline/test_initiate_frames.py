@@ -7,6 +7,8 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 from urllib.parse import urlsplit
 
 import psycopg
@@ -59,6 +61,20 @@ def test_a_session_that_runs_copies_of_slow_tasks_is_refused(
     with pytest.raises(DeclarationError, match=r"spark\.speculation is on: .* the counts of a killed one\. Make the"):
         start(rows_of(spark, ("A", "1")), app)
     assert books.waiting_messages() == {}
+
+
+def test_a_session_of_spark_connect_is_refused(books: Books, app: str) -> None:
+    """Its frames know no driver, and its session has no such attribute."""
+    frame = SimpleNamespace(sparkSession=SimpleNamespace(), columns=["order_id"])
+    with pytest.raises(DeclarationError, match=r"one of Spark Connect, whose driver runs elsewhere\. Make a session"):
+        start(cast(DataFrame, frame), app)
+
+
+@pytest.mark.more
+def test_a_run_may_have_any_name(spark: SparkSession, books: Books, app: str) -> None:
+    """Its rows are staged in a folder that is named after it."""
+    assert start(rows_of(spark, ("A", "1")), app, "../a/b=1/{x}*" + "y" * 300) == RunCounts(1, 1, 0, 0)
+    assert books.rows("SELECT count(*) FROM stagepost_run WHERE id LIKE '../a/b=1/{x}*y%'") == [(1,)]
 
 
 def test_rows_of_a_data_frame_start_flows_and_a_known_run_counts_the_same_again(
@@ -120,6 +136,8 @@ def test_what_is_wrong_with_a_data_frame_is_said_before_its_first_row_is_read(
         start(good.select("order_id"), app)
     with pytest.raises(DeclarationError, match="is of type double; ids are made of texts"):
         start(good.withColumn("order_id", F.lit(1.5)), app)
+    with pytest.raises(DeclarationError, match=r"column 'm' is of type array<interval month>, which Python cannot"):
+        start(good.withColumn("m", F.expr("array(INTERVAL '1' MONTH)")), app)
     with pytest.raises(DeclarationError, match="no endpoint 'shop"):
         initiate(good, app, "shop.nothing", id_columns=["order_id"])
     with pytest.raises(DeclarationError, match="columns of equal name: order_id, order_id"):
@@ -142,10 +160,12 @@ def inbox(tmp_path: Path) -> Path:
     return folder
 
 
-def put(folder: Path, name: str, *rows: str) -> None:
-    """Files come into a folder whole."""
+def put(folder: Path, name: str, *rows: str, days: int = 0) -> None:
+    """Files come into a folder whole. They may have been written some days before."""
     hidden = folder / f".{name}"
     hidden.write_text("\n".join(["order_id,quantity", *rows]) + "\n")
+    written = hidden.stat().st_mtime - days * 86_400
+    os.utime(hidden, (written, written))
     hidden.rename(folder / name)
 
 
@@ -239,6 +259,19 @@ def test_a_file_of_a_stream_that_cannot_be_read_ends_it_with_the_reason(
     put(inbox, "1.csv", "A,1")
     assert once()[0] == 0
     assert quantities(books) == {"o:A": 1}
+
+
+@pytest.mark.more
+def test_a_stream_reads_files_that_were_written_long_before_they_came(cli: Cli, books: Books, tmp_path: Path) -> None:
+    """A rename keeps a file's time. By default Spark skips a file that is a week older than the newest one."""
+    inbox = tmp_path / "in[1]"
+    inbox.mkdir()
+    words = ("--stream", "--once", "--checkpoint", tmp_path / "checkpoint", "--format", "csv", "--flow-prefix", "o")
+    for number, days in ((1, 0), (2, 400), (3, 0)):
+        put(inbox, f"{number}.csv", f"{number},1", days=days)
+        answer = cli.initiate(inbox, *words, to="shop.order", by="order_id")
+        assert (answer.code, answer.json["started"]) == (0, 1), answer
+    assert sorted(quantities(books)) == ["o:1", "o:2", "o:3"]
 
 
 @pytest.mark.parametrize(

@@ -167,12 +167,62 @@ def test_parquet_files_whose_types_differ_only_in_how_they_are_written(cli: Cli,
     assert start(cli, str(tmp_path / "*.parquet")).json["started"] == 2
 
 
-def test_a_folder_whose_files_are_in_folders_of_its_own(cli: Cli, books: Books, tmp_path: Path) -> None:
+def test_columns_of_parquet_may_have_dots_in_their_names(cli: Cli, books: Books, tmp_path: Path) -> None:
+    """Beside columns whose values have parts, of which Parquet keeps each as a column."""
+    parts = {"of": [{"x": 1, "y": [{"z": "a"}]}], "tags": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}
+    kinds = {"kind": pa.array(["a"]).dictionary_encode(), "list": [["x"]], "of.x": ["1"]}
+    for number in range(2):
+        parquet(tmp_path / f"{number}.parquet", **parts, **kinds, **{"order.id": [f"O{number}"], "order": [2]})
+    answer = cli.initiate(tmp_path / "*.parquet", to="shop.order", by="order.id")
+    assert answer.json["started"] == 2, answer
+    assert set(books.waiting_messages()) == {"shop.order:O0", "shop.order:O1"}
+
+
+def test_parquet_with_nanoseconds(cli: Cli, books: Books, tmp_path: Path) -> None:
+    """As pandas writes moments."""
+    file = parquet(tmp_path / "a.parquet", at=pa.array([1], pa.timestamp("ns", "UTC")))
+    refused(books, start(cli, str(file)), f"column at of {file} has timestamps in nanoseconds, which Spark does not re")
+
+
+def test_a_folder_whose_files_are_in_folders_of_its_own(cli: Cli, books: Books, tmp_path: Path, place: Place) -> None:
     """Spark would read none of them, and say nothing."""
     (tmp_path / "orders" / "march").mkdir(parents=True)
     (tmp_path / "orders" / "march" / "a.csv").write_text("order_id,quantity\nA,1\n")
-    answer = start(cli, str(tmp_path / "orders"), "--format", "csv")
-    refused(books, answer, f"{tmp_path}/orders has files in folders of its own, such as {tmp_path}/orders/march/a.csv")
+    answer = start(cli, place(tmp_path / "orders"), "--format", "csv")
+    refused(books, answer, f"{tmp_path}/orders has files in folders of its own, such as ")
+    assert f"{tmp_path}/orders/march/a.csv, which are not read with it" in answer.err
+
+
+def test_a_folder_with_folders_and_other_files(cli: Cli, books: Books, tmp_path: Path, place: Place) -> None:
+    """Spark would read files of the folders by days alone, and say nothing."""
+    folder = tmp_path / "orders"
+    (folder / "day=1" / "more").mkdir(parents=True)
+    for number, name in enumerate(("day=1/a.csv", "day=1/more/b.csv")):
+        (folder / name).write_text(f"order_id,quantity\n{number},1\n")
+    assert start(cli, place(folder), "--format", "csv").json["started"] == 2
+    (folder / "late").mkdir()
+    for name in ("c.csv", "late/d.csv"):
+        (folder / name).write_text("order_id,quantity\nA,1\n")
+        answer = start(cli, place(folder), "--format", "csv")
+        assert (answer.code, "and other files, such as " in answer.err) == (2, True), answer
+        assert name in answer.err
+        (folder / name).unlink()
+
+
+def test_a_file_that_spark_would_leave_out(cli: Cli, books: Books, tmp_path: Path) -> None:
+    line = '{"order_id": "A", "quantity": 1}\n'
+    for name in ("_a.json", ".a.json"):
+        (tmp_path / name).write_text(line)
+        refused(books, start(cli, str(tmp_path / name)), f"{name} would be left out: to Spark, a file whose name beg")
+    # A pattern and a folder leave out what is not complete.
+    refused(books, start(cli, str(tmp_path / "*a.json")), "does not exist")
+    folder = tmp_path / "_orders"
+    folder.mkdir()
+    for name in ("a.json", "_b.json", ".c.json"):
+        (folder / name).write_text(line)
+    (folder / "_SUCCESS").touch()
+    for words in ([folder], [folder / "*"], [folder / "a.json", folder / "_SUCCESS"]):
+        assert start(cli, "--format", "json", *map(str, words)).json["rows_in"] == 1
 
 
 @pytest.mark.parametrize("name", ["quantity", "Quantity"])

@@ -42,6 +42,23 @@ def test_objects_that_follow_each_other_are_read_back(objects: list[dict[str, An
     assert records("\n".join(json.dumps(each, indent=indent) for each in objects)) == objects
 
 
+@pytest.mark.parametrize(
+    ("head", "is_cut"),
+    [
+        (b'{ "key": "a",', True),
+        (b'\xef\xbb\xbf{"tags": [\r', True),
+        (b'{"of": {', True),
+        (b'{"key": "a"}', False),
+        (b'{"key": "a"},', False),
+        (b'{"key": "a", "more":', False),
+        (b'{"key": "a,', False),
+    ],
+)
+def test_an_object_whose_first_line_holds_keys_may_have_several_lines(head: bytes, is_cut: bool) -> None:
+    """A line that was cut off is one wrong record, and not a reason to set aside the rest of the file."""
+    assert is_of_several_lines(head) == is_cut
+
+
 def test_what_is_no_object_is_a_record_of_its_own() -> None:
     found = list(cut([b'\xef\xbb\xbf [1, "a, b", {"a": [1, {}]}, nul,', b"", b", ]", b'{"b": 2} [3]']))
     assert [text for text, _ in found] == [b"1", b'"a, b"', b'{"a": [1, {}]}', b"nul", b"", b"", b'{"b": 2}', b"3"]

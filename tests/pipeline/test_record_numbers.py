@@ -186,7 +186,9 @@ class ClusterWithoutFiles:
 
     def __init__(self, settings: dict[str, str]) -> None:
         self._settings = dict(settings)
-        self.conf = SimpleNamespace(get=self._settings.get, set=self._settings.__setitem__)
+        self.conf = SimpleNamespace(
+            get=self._settings.get, set=self._settings.__setitem__, unset=self._settings.__delitem__
+        )
         self.sparkContext = SimpleNamespace(defaultParallelism=2)
         self.seen: list[str | None] = []
 
@@ -206,6 +208,7 @@ def test_number_of_blocks_is_fixed_before_the_first_reading(settings: dict[str, 
     ):
         pass
     assert cluster.seen == [blocks]
+    assert cluster.conf.get(BLOCKS_SETTING) == settings.get(BLOCKS_SETTING), "the session may be the user's own"
 
 
 def test_a_line_that_spark_takes_for_a_record_is_one_for_the_cutter_too(spark: SparkSession) -> None:

@@ -13,7 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import SparkFiles
-from pyspark.sql.types import DataType, DoubleType, IntegerType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    DataType,
+    DoubleType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+    YearMonthIntervalType,
+)
 
 from pyspark_stagepost.sink_options import sink_plan
 from stagepost.app.app import engine_of
@@ -314,6 +322,10 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Si
         ({"app": "no_such_module:app"}, "no module 'no_such_module' in"),
         ({"columns": schema(order_id=StringType())}, "which needs quantity; the columns are order_id"),
         ({"columns": schema(order_id=DoubleType(), quantity=IntegerType())}, "is of type double; the sink makes ids"),
+        (
+            {"columns": schema(order_id=StringType(), quantity=IntegerType(), m=YearMonthIntervalType())},
+            "column 'm' is of type interval year to month, which Python cannot read. Leave it out",
+        ),
         ({"columns": schema(order_id=TimestampType(), quantity=IntegerType())}, "Cast the column to a text"),
         (
             {"columns": schema(order_id=StringType(), quantity=IntegerType(), Quantity=IntegerType())},

@@ -201,6 +201,18 @@ def test_two_writes_in_one_batch_of_foreach_batch_have_a_key_each(
 
 
 @pytest.mark.more
+def test_a_batch_of_foreach_batch_whose_rows_are_all_wrong_does_not_end_its_query(
+    spark: SparkSession, books: Books, one_app: OneApp, files: Path, checkpoint: Path
+) -> None:
+    """Spark would run that batch again at each start, so the query would never get beyond it."""
+    app = one_app()
+    rows = spark.readStream.schema(ORDERS).json(str(files)).selectExpr("order_id", "'many' AS quantity")
+    writer = rows.writeStream.foreachBatch(lambda batch, number: write(batch, app))
+    writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    assert books.number("SELECT count(*) FROM stagepost_quarantine") == 4
+
+
+@pytest.mark.more
 def test_a_stream_of_the_journal_that_dies_in_its_first_batch_holds_back_a_purge(
     spark: SparkSession, books: SqliteBooks, one_app: OneApp, checkpoint: Path, tmp_path: Path
 ) -> None:

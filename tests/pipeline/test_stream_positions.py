@@ -260,7 +260,7 @@ def test_a_stream_that_has_nothing_to_read_keeps_its_cursor(
     assert cursor.used_at == clock.now()
 
 
-@pytest.mark.parametrize("ask", ["next batch", "last batch again"])
+@pytest.mark.parametrize("ask", ["next", "again"])
 def test_a_stream_that_continues_under_another_name_has_a_cursor_of_that_name(
     session: Session, follow: Follow, ask: str
 ) -> None:
@@ -271,7 +271,7 @@ def test_a_stream_that_continues_under_another_name_has_a_cursor_of_that_name(
     second = latest(follow("old"), first)
     write(session, "b")
     stream = follow("new")
-    if ask == "next batch":
+    if ask == "next":
         begin = second
         latest(stream, begin)
     else:

@@ -11,7 +11,7 @@ import glob
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -40,6 +40,7 @@ UNOPENED = {".deflate", ".lz4", ".snappy", ".zst"}
 FIRST_LINE_BYTES_MAX = 64 * 1024
 ENCODINGS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 GZIP = b"\x1f\x8b"
+NANOSECONDS = "timestamp in nanoseconds"
 # A file, its first record, and the reason why that record cannot be read, or None.
 Head = tuple[str, bytes, str | None]
 
@@ -65,16 +66,14 @@ def chosen_separator(text: str) -> str:
 def unique_files(files: Sequence[str]) -> list[str]:
     """Return the files and folders, each once, because Spark would read a file twice that is named twice.
 
-    Raises ``DeclarationError`` for a file that does not exist.
+    Raises ``DeclarationError`` for a file that does not exist, and for one that Spark would leave out.
     """
     found: dict[str, None] = {}
     for file in files:
         if is_remote(file):
             found[file] = None
             continue
-        # Path.glob takes no absolute pattern.
-        matches = sorted(glob.glob(file)) if glob.has_magic(file) and not Path(file).exists() else [file]  # noqa: PTH207
-        for match in matches or [file]:
+        for match in _matches(file) or [file]:
             path = Path(match)
             if not path.exists():
                 raise DeclarationError(f"{match} does not exist")
@@ -83,8 +82,21 @@ def unique_files(files: Sequence[str]) -> list[str]:
                     f"{match} is neither a file nor a folder. A pipe can be read only once: write its contents to a "
                     "file."
                 )
+            if path.is_file() and _is_hidden(path.name) and path.stat().st_size:
+                raise DeclarationError(
+                    f"{match} would be left out: to Spark, a file whose name begins with . or _ is not complete yet. "
+                    "Rename it."
+                )
             found[str(path.resolve())] = None
     return [file for file in found if is_remote(file) or not any(str(each) in found for each in Path(file).parents)]
+
+
+def _matches(file: str) -> list[str]:
+    """Return the files of a pattern without the hidden ones, which are left out of a folder too."""
+    if not glob.has_magic(file) or Path(file).exists():
+        return [file]
+    # Path.glob takes no absolute pattern.
+    return [each for each in sorted(glob.glob(file)) if not _is_hidden(Path(each).name)]  # noqa: PTH207
 
 
 def is_remote(file: str) -> bool:
@@ -190,19 +202,37 @@ def _data_files(path: Path) -> list[Path]:
     """Return the files that Spark reads of a file or folder.
 
     Spark leaves out hidden files, and reads those folders within the folder that are named like ``day=2026-03-01``.
-    Raises ``DeclarationError`` for other folders, which Spark would skip silently.
+    Raises ``DeclarationError`` for other files and folders, which Spark would skip silently.
     """
     if path.is_file():
         return [path]
     within = {each: each.relative_to(path).parts for each in sorted(path.rglob("*")) if each.is_file()}
     seen = {file: parts for file, parts in within.items() if not any(_is_hidden(part) for part in parts)}
-    nested = [file for file, parts in seen.items() if len(parts) > 1]
-    if nested and not any("=" in part for file in nested for part in seen[file][:-1]):
+    check_folders(str(path), {str(file): parts[:-1] for file, parts in seen.items()})
+    return list(seen)
+
+
+def check_folders(root: str, folders: Mapping[str, Sequence[str]]) -> None:
+    """Raise ``DeclarationError`` for files below ``root`` that Spark skips without an error.
+
+    ``folders`` has the folders between the root and each file. If one is named like ``day=2026-03-01``, Spark reads
+    files below such folders alone. Otherwise it reads files alone that are in the root itself.
+    """
+    by_value = [file for file, between in folders.items() if any("=" in part for part in between)]
+    if by_value:
+        others = [file for file in folders if file not in set(by_value)]
+        if others:
+            raise DeclarationError(
+                f"{root} has files in folders that give them a column, such as {by_value[0]}, and other files, such as "
+                f"{others[0]}, which are not read with these. Start the others apart, or move them into such a folder."
+            )
+        return
+    nested = [file for file, between in folders.items() if between]
+    if nested:
         raise DeclarationError(
-            f"{path} has files in folders of its own, such as {nested[0]}, which are not read with it. Name the "
+            f"{root} has files in folders of its own, such as {nested[0]}, which are not read with it. Name the "
             "folders that hold the files."
         )
-    return list(seen)
 
 
 def _is_hidden(name: str) -> bool:
@@ -236,16 +266,17 @@ def _parquet_names(paths: Sequence[Path]) -> list[str] | None:
     known: tuple[Path, dict[str, list[str]]] | None = None
     for path in paths:
         try:
-            schema = pq.ParquetFile(path).schema
+            opened = pq.ParquetFile(path)
+            fields, schema = opened.schema_arrow, opened.schema
         except (OSError, pa.ArrowException) as error:
             raise DeclarationError(f"{path} cannot be read as parquet: {error}") from error
-        columns = [schema.column(number) for number in range(len(schema))]
-        twice = repeated_names([column.path for column in columns])
+        twice = repeated_names(fields.names)
         if twice:
             raise DeclarationError(f"{path} has columns of equal name: {listed(twice)}. Write it with each name once.")
-        kinds: dict[str, list[str]] = {}
-        for column in columns:
-            kinds.setdefault(column.path.partition(".")[0], []).append(_kind(column))
+        # A column's path does not tell its name, which may hold dots itself.
+        leaves = (schema.column(number) for number in range(len(schema)))
+        kinds = {field.name: [_kind(each) for each in islice(leaves, _leaves(field.type))] for field in fields}
+        _check_nanoseconds(path, kinds)
         known = known or (path, kinds)
         for name in sorted(kinds.keys() ^ known[1].keys()):
             has, lacks = (path, known[0]) if name in kinds else (known[0], path)
@@ -262,9 +293,28 @@ def _parquet_names(paths: Sequence[Path]) -> list[str] | None:
     return known and list(known[1])
 
 
+def _leaves(kind: pa.DataType) -> int:
+    """Return how many columns of Parquet hold the values of the type."""
+    if pa.types.is_dictionary(kind):
+        return _leaves(kind.value_type)
+    return sum(_leaves(kind.field(number).type) for number in range(kind.num_fields)) or 1
+
+
+def _check_nanoseconds(path: Path, kinds: Mapping[str, Sequence[str]]) -> None:
+    for name, found in kinds.items():
+        if NANOSECONDS in found:
+            raise DeclarationError(
+                f"column {listed([name])} of {path} has timestamps in nanoseconds, which Spark does not read. Write "
+                "the file with microseconds; in pandas: to_parquet(…, coerce_timestamps='us', "
+                "allow_truncated_timestamps=True)."
+            )
+
+
 def _kind(column: Any) -> str:
     """Return a column's type as Spark compares types, without the unit and the format of a timestamp."""
     logical = str(column.logical_type)
+    if logical.startswith("Timestamp") and "timeUnit=nanoseconds" in logical:
+        return NANOSECONDS
     if column.physical_type == "INT96" or logical.startswith("Timestamp"):
         return "timestamp without time zone" if "isAdjustedToUTC=false" in logical else "timestamp"
     is_plain = logical in ("None", "Int(bitWidth=32, isSigned=true)", "Int(bitWidth=64, isSigned=true)")

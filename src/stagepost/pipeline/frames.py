@@ -9,6 +9,7 @@ report = reconcile(orders, "postgresql://shop/payments", "payments.pay", id_colu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -31,7 +32,7 @@ from stagepost.pipeline.jobs.initiate import InitiationFailed, InitiationPlan
 from stagepost.pipeline.jobs.keyed_rows import RowFiles
 from stagepost.pipeline.jobs.reconcile import Service
 from stagepost.pipeline.jobs.reconcile_rows import RowsReport, check_stage, reconcile_rows
-from stagepost.pipeline.session import refuse_speculation, require_one_host, time_zone
+from stagepost.pipeline.session import refuse_speculation, require_driver, require_one_host, time_zone
 from stagepost.pipeline.staging import staged
 from stagepost.ports.registry import driver_of
 from stagepost.ports.runs import RunCounts
@@ -139,6 +140,7 @@ def reconcile(
     prefix = stage if flow_prefix is None else flow_prefix
     rows = RowFiles([], "parquet", id_columns, prefix, amount)
     rows.check_names(frame.columns)
+    require_driver(frame.sparkSession)
     clock = SystemClock()
     store = driver_of(database).open_existing(database, "database")
     with closing(Access(store.session(), clock, open_apart=partial(outbox_apart, store))) as access:
@@ -190,6 +192,7 @@ def _plan(
 
 def _check(frame: DataFrame, plan: InitiationPlan, id_columns: Sequence[str]) -> None:
     """Check what is known before the first row is read. Raises ``DeclarationError``."""
+    require_driver(frame.sparkSession)
     # The later of two attempts at a task counts, and Spark may kill that one.
     refuse_speculation(frame.sparkSession, "the run would have the counts of a killed one")
     require_one_host(frame.sparkSession, plan.place)
@@ -197,6 +200,7 @@ def _check(frame: DataFrame, plan: InitiationPlan, id_columns: Sequence[str]) ->
     row_type = job.type_of_rows(plan.load().target_anywhere(plan.target), plan.message_type)
     job.check_names(frame.columns, plan.target, row_type, id_columns)
     job.check_types(frame.schema, id_columns, time_zone(frame.sparkSession))
+    job.check_intervals(frame.schema)
 
 
 def _start(
@@ -209,7 +213,7 @@ def _start(
 ) -> RunCounts:
     engine = plan.load()
     # Each start has a folder of its own, because a driver that was thought dead may still read the last one.
-    folder = f"stagepost-{plan.run_id.replace(':', '-')}-{engine.ids.mint()}"
+    folder = f"stagepost-{re.sub(r'[^0-9A-Za-z-]', '-', plan.run_id)[:100]}-{engine.ids.mint()}"
     with staged(frame, staging, folder) as place:
         return job.initiate(
             frame.sparkSession, plan, [place], id_columns=id_columns, flow_prefix=flow_prefix, source=source

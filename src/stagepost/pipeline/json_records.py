@@ -19,9 +19,25 @@ _CLOSING = {b"{": b"}", b"[": b"]"}
 
 
 def is_of_several_lines(head: bytes) -> bool:
-    """Return whether a file with this first line has to be cut. Otherwise each of its lines is a record."""
+    """Return whether a file with this first line has to be cut. Otherwise each of its lines is a record.
+
+    A line that ends behind a comma or an opening bracket within its object is no whole record. An object that ends
+    elsewhere too early is a wrong line of its own.
+    """
     start = head.removeprefix(codecs.BOM_UTF8).strip()
-    return start.startswith(b"[") or start == b"{"
+    if start.startswith(b"["):
+        return True
+    return start.startswith(b"{") and start.endswith((b",", b"{", b"[")) and _is_open(start)
+
+
+def _is_open(line: bytes) -> bool:
+    cutter = _Cutter()
+    try:
+        for _ in cutter.read(line):
+            pass
+    except _Unreadable:
+        return False
+    return cutter.is_within
 
 
 class _Unreadable(Exception):
@@ -62,7 +78,7 @@ class _Cutter:
                 self._begin = token.end()
                 self._follows_comma = self._is_array = sign == b","
         rest = line[self._begin :]
-        if self._closing or self._is_array:
+        if self.is_within:
             self._add(rest + b"\n")
         else:
             self._check_blank(rest)
@@ -83,8 +99,13 @@ class _Cutter:
 
     def end(self) -> None:
         """Raise ``_Unreadable`` if the file ends within a record or an array."""
-        if self._closing or self._is_array:
+        if self.is_within:
             raise _Unreadable("the file ends before its last bracket is closed")
+
+    @property
+    def is_within(self) -> bool:
+        """Say whether the last line has ended within a record or an array."""
+        return bool(self._closing) or self._is_array
 
     @property
     def kept(self) -> bytes:

@@ -160,6 +160,16 @@ def time_zone(session: SparkSession) -> str:
     return str(session.conf.get(TIME_ZONE))
 
 
+def require_driver(session: SparkSession) -> None:
+    """Raise ``DeclarationError`` for a session of Spark Connect, whose driver runs elsewhere."""
+    if not hasattr(session, "_jsparkSession"):
+        raise DeclarationError(
+            "the session is one of Spark Connect, whose driver runs elsewhere. Make a session of this process, by "
+            'SparkSession.builder.master(…). Or write the rows with df.write.format("stagepost"), if Stagepost and the '
+            "app are installed where the server of Spark Connect runs."
+        )
+
+
 def refuse_speculation(session: SparkSession, harm: str) -> None:
     """Raise ``DeclarationError`` for a session, of a user's own, that runs copies of slow tasks.
 

@@ -27,7 +27,7 @@ from stagepost.flow.initiation import acceptance_of_encoded, check_reply
 from stagepost.flow.target import Target
 from stagepost.pipeline.files import listed, repeated_names
 from stagepost.pipeline.jobs.checking import CheckedRecord, Checker, ReadSettings, UnreadableValue, values_of
-from stagepost.pipeline.jobs.initiate import check_names, type_of_rows
+from stagepost.pipeline.jobs.initiate import check_intervals, check_names, type_of_rows
 from stagepost.pipeline.jobs.records import Numbering
 from stagepost.pipeline.task_plan import TaskPlan
 from stagepost.ports.registry import require
@@ -104,6 +104,7 @@ def check_plan(plan: SinkPlan, schema: StructType) -> None:
     if twice:
         raise DeclarationError(f"the rows have columns of equal name: {listed(twice)}. Rename one with an alias.")
     check_names(schema.fieldNames(), plan.target, type_of_rows(target, plan.message_type), plan.id_columns)
+    check_intervals(schema)
     for column in plan.id_columns:
         if not isinstance(schema[column].dataType, ID_TYPES):
             raise DeclarationError(

@@ -9,6 +9,7 @@ of its run. A repeated job finds the ids too.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ DIGEST_SHOWN = 16
 ID_TYPES = (StringType, IntegralType, DecimalType, DateType, TimestampType, TimestampNTZType)
 UTC_NAMES = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 IDS = "_stagepost_ids"
+# In the text of a type. An interval of days is no such type.
+MONTHS = re.compile(r"\binterval(?: (?:year|month)|$|[,>])")
 CHECKED = pa.schema(
     [
         ("file", pa.string()),
@@ -152,6 +155,7 @@ def initiate(
             row = frame.schema[ROW].dataType
             assert isinstance(row, StructType)
             check_types(row, id_columns, time_zone(spark))
+            check_intervals(row)
             texts = (text_of_value(F.col(ROW)[column], row[column].dataType) for column in id_columns)
             frame = frame.withColumn(IDS, F.array(*texts))
         on_counted(records.count)
@@ -220,6 +224,16 @@ def check_types(row: StructType, id_columns: Sequence[str], zone: str) -> None:
                 f"column {column!r} has timestamps, and the session has the time zone {zone}: a session of another "
                 f"zone would make other ids of the same rows, and start them again. Set {TIME_ZONE}=UTC, or cast the "
                 "column to a text."
+            )
+
+
+def check_intervals(row: StructType) -> None:
+    """Raise ``DeclarationError`` for columns with intervals of months, which no Python process of Spark can read."""
+    for field in row:
+        text = field.dataType.simpleString()
+        if MONTHS.search(text):
+            raise DeclarationError(
+                f"column {field.name!r} is of type {text}, which Python cannot read. Leave it out, or cast it to text."
             )
 
 

@@ -17,6 +17,7 @@ from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import is_remote, unique_files
 from stagepost.pipeline.frames import run_of_batch
 from stagepost.pipeline.jobs.initiate import InitiationFailed, InitiationPlan, initiate
+from stagepost.pipeline.jobs.records import literal
 from stagepost.pipeline.session import require_one_host
 from stagepost.ports.runs import RunCounts
 
@@ -24,6 +25,8 @@ from stagepost.ports.runs import RunCounts
 WHOLE_FILES = "path string, modificationTime timestamp, length bigint, content binary"
 # The driver holds the names of a run's files.
 FILES_A_BATCH = 1_000
+# By default Spark skips a file whose own time is a week before the newest one's, which a rename keeps.
+EVER = "36500d"
 
 
 def initiate_files(
@@ -65,9 +68,10 @@ def initiate_files(
             raise
         on_batch(run_id, counts)
 
-    files = spark.readStream.schema(WHOLE_FILES).option("maxFilesPerTrigger", FILES_A_BATCH).format("binaryFile")
-    writer = files.load(folder).select("path").writeStream.foreachBatch(start).option("checkpointLocation", checkpoint)
+    files = spark.readStream.schema(WHOLE_FILES).options(maxFilesPerTrigger=FILES_A_BATCH, maxFileAge=EVER)
     try:
+        names = files.format("binaryFile").load(literal(folder)).select("path")
+        writer = names.writeStream.foreachBatch(start).option("checkpointLocation", checkpoint)
         (writer if is_endless else writer.trigger(availableNow=True)).start().awaitTermination()
     except SPARK_ERRORS as error:
         if failures:

@@ -29,7 +29,15 @@ from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.pipeline import json_records
 from stagepost.pipeline.csv_records import cut
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
-from stagepost.pipeline.files import FIRST_LINE_BYTES_MAX, FileFormat, Head, is_remote, names_of, with_folders
+from stagepost.pipeline.files import (
+    FIRST_LINE_BYTES_MAX,
+    FileFormat,
+    Head,
+    check_folders,
+    is_remote,
+    names_of,
+    with_folders,
+)
 from stagepost.pipeline.json_records import is_of_several_lines
 from stagepost.pipeline.session import slots
 
@@ -104,11 +112,14 @@ def read_records(
 
     ``files`` are as ``unique_files`` returns them. Raises ``DeclarationError`` for files that cannot be read.
     """
-    if spark.conf.get(BLOCKS_SETTING, None) is None:
-        spark.conf.set(BLOCKS_SETTING, str(slots(spark)))
-    paths = [_literal(file) for file in files]
+    paths = [literal(file) for file in files]
     with ExitStack() as kept:
+        if spark.conf.get(BLOCKS_SETTING, None) is None:
+            spark.conf.set(BLOCKS_SETTING, str(slots(spark)))
+            # The session may be the user's own.
+            kept.callback(spark.conf.unset, BLOCKS_SETTING)
         with _readable(files, file_format):
+            _check_remote(spark, [file for file in files if is_remote(file)])
             if file_format == "parquet":
                 records = _read_parquet(spark, paths)
             else:
@@ -129,7 +140,21 @@ def _readable(files: Sequence[str], file_format: FileFormat) -> Iterator[None]:
         ) from error
 
 
-def _literal(file: str) -> str:
+def _check_remote(spark: SparkSession, files: Sequence[str]) -> None:
+    """Raise ``DeclarationError`` for files of addresses that Spark would skip without an error."""
+    for file in files:
+        every = spark.read.option("recursiveFileLookup", "true").text(file).inputFiles()
+        root = file.partition("://")[2].strip("/").split("/")
+        folders = {each: _between(root, each.partition("://")[2].strip("/").split("/")) for each in every}
+        check_folders(file, folders)
+
+
+def _between(root: Sequence[str], file: Sequence[str]) -> Sequence[str]:
+    """Return the folders between a root, whose parts may be patterns, and a file."""
+    return file[len(root) : -1]
+
+
+def literal(file: str) -> str:
     """Return the path with its special characters escaped, because Spark treats every path as a pattern."""
     return file if is_remote(file) else re.sub(r"([\\*?\[\]{}])", r"\\\1", file)
 
@@ -238,7 +263,7 @@ def _layout_of(counted: Sequence[Row], file_format: FileFormat) -> Layout:
         head = bytes(blocks[0]["head"])
         if file_format == "json":
             layout.heads.append((file, head, None))
-        if any(each["is_cut"] for each in blocks) or (file_format == "json" and is_of_several_lines(head)):
+        if any(each["is_cut"] for each in blocks) or (file_format == "json" and _is_of_several_lines(head)):
             layout.cut_files.append(file)
             continue
         if file_format == "csv":
@@ -250,6 +275,11 @@ def _layout_of(counted: Sequence[Row], file_format: FileFormat) -> Layout:
             before += each["size"]
         layout.count += before
     return layout
+
+
+def _is_of_several_lines(head: bytes) -> bool:
+    # A cut line does not show whether it is whole.
+    return is_of_several_lines(head if len(head) < FIRST_LINE_BYTES_MAX else head[:2])
 
 
 def _count_cut(records: DataFrame, layout: Layout) -> None:
