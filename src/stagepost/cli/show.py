@@ -56,7 +56,7 @@ def progress(*columns: ProgressColumn | str) -> Progress:
 def has_characters(stream: IO[str], text: str) -> bool:
     """Return whether a stream can write the text, in its encoding."""
     try:
-        text.encode(stream.encoding or "ascii")
+        text.encode(getattr(stream, "encoding", None) or "ascii")
     except UnicodeEncodeError:
         return False
     return True

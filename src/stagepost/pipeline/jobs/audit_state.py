@@ -192,9 +192,11 @@ def reopened(windows: list[dict[str, Any]], before: Summary) -> list[dict[str, A
 def _sum_of_parts(row: dict[str, Any], before: Summary) -> list[int] | None:
     """Return the counts of the windows within this one, or None if there were none, or if one was not final."""
 
+    first, last = str(row["window"]), str(row["until"])
+
     def is_part(name: str) -> bool:
         begin, _, until = name.partition("/")
-        return row["window"] <= begin and until <= row["until"]
+        return first <= begin and until <= last
 
     parts = [counts for name, counts in before.final.items() if is_part(name)]
     if before.provisional is None or not parts or any(is_part(name) for name in before.provisional):
