@@ -314,6 +314,13 @@ MUTANTS: Sequence[Mutant] = (
         tests=[f"{ARCHIVER}::test_a_letter_that_is_edited_or_replayed_meanwhile_is_struck[sqlite]"],
     ),
     Mutant(
+        promise="a manifest appears after all with lower ids",
+        file="stagepost/store/postgres/statements/add_manifest.sql",
+        find="pg_advisory_xact_lock(2946188353)",
+        replace="2946188353",
+        tests=[f"{ON_POSTGRES}::test_manifests_have_their_ids_in_the_order_of_their_commits"],
+    ),
+    Mutant(
         promise="a letter comes back from the archive once",
         file="stagepost/pipeline/archived_replay.py",
         find='        if verdict.outcome != "started":',
@@ -330,15 +337,15 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a replay from the archive sees a commit whose line leaves the store meanwhile",
         file="stagepost/pipeline/archived_replay.py",
-        find="            archived = commits.look()\n",
+        find="            archived = commits.read()\n",
         replace="            archived = commits._found\n",
         tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[sqlite-archived]"],
     ),
     Mutant(
         promise="a replay from the archive sees a commit whose line leaves the store meanwhile",
         file="stagepost/pipeline/archived_replay.py",
-        find="            archived = commits.look()\n            self._check_provable(parts)\n",
-        replace="            archived = commits.look()\n",
+        find="            self._check_provable(origins, parts)\n            archived",
+        replace="            parts.look()\n            archived",
         tests=[f"{ARCHIVED_REPLAY}::test_a_commit_whose_line_leaves_the_store_after_the_look_is_seen[sqlite-purged]"],
     ),
     Mutant(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -284,6 +285,29 @@ def test_a_request_in_an_atomic_block_is_waited_for_after_the_block(app: App, ha
             future.result(PATIENCE_SECONDS)
     assert [type(each) for each in harness().drain()] == [Completed]
     assert future.result(PATIENCE_SECONDS) == Order("o1")
+
+
+def test_the_reply_of_a_request_may_be_waited_for_in_a_later_block(app: App, harness: Callable[..., Harness]) -> None:
+    @app.endpoint("ask")
+    def ask(ctx: Context, order: Order) -> Order:
+        return order
+
+    with transaction.atomic():
+        future = app.request(ask, Order("o1"), flow_id="o1", session=connection)
+    assert [type(each) for each in harness().drain()] == [Completed]
+    with transaction.atomic():
+        assert future.result(PATIENCE_SECONDS) == Order("o1")
+
+
+def test_a_reply_is_not_waited_for_in_another_thread_while_the_block_is_open(app: App) -> None:
+    @app.endpoint("ask")
+    def ask(ctx: Context, order: Order) -> Order:
+        return order
+
+    with transaction.atomic(), ThreadPoolExecutor(1) as other:
+        future = app.request(ask, Order("o1"), flow_id="o1", session=connection)
+        with pytest.raises(IllegalCall, match="Commit first"):
+            other.submit(future.result, 0).result()
 
 
 def test_a_broken_block_takes_no_flow(app: App, pay: Target[Order, None]) -> None:

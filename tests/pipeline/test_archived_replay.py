@@ -24,6 +24,7 @@ from stagepost.flow.codec import decode_envelope
 from stagepost.flow.effects import EffectId
 from stagepost.flow.errors import ReplayRefused
 from stagepost.pipeline.archived_replay import ArchivedReplay
+from stagepost.ports.archives import Manifest
 from stagepost.ports.dead_letters import DeadLetter
 from stagepost.ports.session import Session
 from stagepost.recovery.letter_filter import LetterFilter
@@ -336,6 +337,29 @@ def test_chunks_of_letters_read_each_file_of_lines_once(
     assert run(shelf) == {"committed": 3, "replayed": 27}
     assert len(opened_files) == 4
     assert set(opened_files.values()) == {1}
+
+
+def test_a_replay_reads_each_manifest_once_however_many_chunks_it_has(
+    new_shelf: Callable[[str], Shelf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stagepost.recovery.rate_limiter.CHUNK_MAX", 2)
+    shelf = new_shelf("sqlite")
+    with committed(shelf.session):
+        for number in range(20):
+            shelf.session.archives.add(Manifest("ended", "dead_letters", f"old-{number}", 1, 2, 1, "", "", NOW))
+    archived(shelf, *map(letter, "abcdef"))
+    read: list[int] = []
+    real = shelf.session.archives.manifests
+
+    def counted(after: int = 0) -> list[Manifest]:
+        found = real(after)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(shelf.session.archives, "manifests", counted)
+    assert [outcomes.total() for outcomes in replay_of(shelf).run(ALL, stop=Ready())] == [2, 2, 2]
+    # The letters come from the first ones. Each chunk looks twice: before its transaction, and in it.
+    assert read == [21, 21, 0, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("is_purged", [False, True], ids=["archived", "purged"])

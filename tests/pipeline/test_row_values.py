@@ -19,8 +19,9 @@ from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
 from stagepost.pipeline.frames import initiate
 from stagepost.pipeline.jobs.checking import CheckedRecord, Checker, ReadSettings, UnreadableValue, values_of
-from stagepost.pipeline.jobs.records import Numbering
-from stagepost.pipeline.sink import SinkPlan, _text, commit_batch, stage
+from stagepost.pipeline.jobs.initiate import CHECKED, CHUNK, rows_of_commits
+from stagepost.pipeline.jobs.records import CHUNK_BYTES, Numbering
+from stagepost.pipeline.sink import RowReader, SinkPlan, _text, commit_batch, stage
 from stagepost.pipeline.transforms.identity import text_of_value
 from stagepost.ports.runs import RunCounts
 from stagepost.ports.staging import BatchKey
@@ -110,6 +111,20 @@ def written(plan: SinkPlan, zone: str) -> RunCounts | None:
     moments = batch.column("seen_at").cast(pa.timestamp("us", zone))
     batch = batch.set_column(batch.schema.get_field_index("seen_at"), "seen_at", moments)
     return commit_batch(plan, [stage(plan, BatchKey(plan.target, f"run {zone}"), [batch])])
+
+
+def test_a_commit_writes_few_rows_if_they_are_large(books: SqliteBooks, tmp_path: Path) -> None:
+    """A task holds a commit's rows in memory, and PostgreSQL takes no statement of a gibibyte."""
+    plan = replace(plan_of(books, tmp_path), target="shop.note", id_columns=("key",))
+    texts = ["x" * CHUNK_BYTES, "a", "b", "x" * CHUNK_BYTES, "x" * CHUNK_BYTES]
+    batch = pa.RecordBatch.from_pylist([{"key": str(number), "text": text} for number, text in enumerate(texts)])
+    staged = [[row.place for row in rows] for rows in RowReader(plan, plan.load()).read([batch])]
+    assert staged == [[1], [2, 3, 4], [5]]
+    rows = [dict.fromkeys(CHECKED.names) | {"row": text, "record": number} for number, text in enumerate(texts, 1)]
+    written = rows_of_commits([pa.RecordBatch.from_pylist(rows, CHECKED)])
+    assert [[row["record"] for row in each] for each in written] == [[1, 2], [3, 4], [5]]
+    small = pa.RecordBatch.from_pylist([{**rows[1], "body": b"x"}] * (CHUNK + 1), CHECKED)
+    assert [len(each) for each in rows_of_commits([small])] == [CHUNK, 1]
 
 
 @contextmanager

@@ -226,18 +226,25 @@ class JoinedConnection:
     """A caller's connection of Django. Implements ``runtime.callers_sessions.CallersSession``."""
 
     def __init__(self, connection: Any) -> None:
-        self._connection = connection
+        # A proxy is another connection in another thread.
+        self._connection = connections[connection.alias] if isinstance(connection, ConnectionProxy) else connection
+        self._block: object = None
 
     def driver_connection(self) -> object:
         connection = self._connection
         connection.validate_thread_sharing()
         connection.validate_no_broken_transaction()
         connection.ensure_connection()
+        self._block = self._outermost()
         return connection.connection
 
     @property
     def is_open(self) -> bool:
-        return bool(self._connection.in_atomic_block)
+        return self._block is not None and self._block is self._outermost()
+
+    def _outermost(self) -> object:
+        """Return the block whose end commits the connection; None outside any block."""
+        return next(iter(self._connection.atomic_blocks), None) if self._connection.in_atomic_block else None
 
 
 def join(session: object) -> JoinedConnection:

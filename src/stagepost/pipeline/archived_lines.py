@@ -42,24 +42,52 @@ class WholeHistory:
         return [file for each in _parts(self._archives, self._folder) for file in self._folder.files(each)]
 
 
+class KnownParts:
+    """The parts of a store's archives. Each manifest is read once.
+
+    ``lines``  the parts of the journal in this archive
+    ``last``   the last part of the journal in any archive
+    ``gap``    the id of the last part that follows a gap, or is in another archive. Lines behind an earlier part may
+               be missing here
+    """
+
+    def __init__(self, archives: Archives, archive: str) -> None:
+        self._archives = archives
+        self._archive = archive
+        self._read_until = 0
+        self.lines: list[Manifest] = []
+        self.last: Manifest | None = None
+        self.gap = 0
+
+    def look(self) -> None:
+        """Read the manifests that were added since the last look."""
+        for each in self._archives.manifests(self._read_until):
+            self._read_until = each.id
+            is_ours = each.archive == self._archive
+            if each.has_gap or not is_ours:
+                self.gap = each.id
+            if each.kind == "journal":
+                self.last = each
+                self.lines += [each] if is_ours else []
+
+
 class ArchivedCommits:
     """The archived commits of some messages, each of them a stage and an id."""
 
-    def __init__(self, archives: Archives, folder: ArchiveFolder, messages: Collection[tuple[str, str]]) -> None:
-        self._archives = archives
+    def __init__(self, parts: KnownParts, folder: ArchiveFolder, messages: Collection[tuple[str, str]]) -> None:
+        self._parts = parts
         self._folder = folder
         self._messages = messages
-        self._read: set[int] = set()
+        self._ids = {message_id for _, message_id in messages}
+        self._read = 0
         self._found: set[tuple[str, str]] = set()
 
-    def look(self) -> Collection[tuple[str, str]]:
+    def read(self) -> Collection[tuple[str, str]]:
         """Return those of the messages that committed. It reads only new parts, and raises ``ArchiveUnusable``."""
-        ids = {message_id for _, message_id in self._messages}
-        for part in _parts(self._archives, self._folder):
-            if part.id not in self._read:
-                lines = (each.waypoint for each in _lines(self._folder.files(part), "message_id", *ids))
-                self._found |= {(each.stage, each.message_id) for each in lines if each.waypoint == "committed"}
-                self._read.add(part.id)
+        for part in self._parts.lines[self._read :]:
+            lines = (each.waypoint for each in _lines(self._folder.files(part), "message_id", *self._ids))
+            self._found |= {(each.stage, each.message_id) for each in lines if each.waypoint == "committed"}
+            self._read += 1
         return self._found
 
 

@@ -21,7 +21,7 @@ from stagepost.flow.errors import ReplayRefused, StoreContention, Undecodable
 from stagepost.flow.initiation import Acceptance, Outgoing
 from stagepost.pipeline.archive_folder import ArchiveFolder
 from stagepost.pipeline.archived_letters import ArchivedLetter, letters_of
-from stagepost.pipeline.archived_lines import ArchivedCommits
+from stagepost.pipeline.archived_lines import ArchivedCommits, KnownParts
 from stagepost.pipeline.archiver import LETTER_BYTES, LETTERS
 from stagepost.ports.archives import Manifest
 from stagepost.ports.dead_letters import DeadLetter, KeptLetter
@@ -84,20 +84,23 @@ class ArchivedReplay:
         linked id. Raises ``ReplayRefused`` if lines of the journal are missing that would show a commit.
         """
         limiter = RateLimiter(rate, self._queue_commit.clock)
+        parts = KnownParts(self._archives, self._folder.identity.archive)
         for batch in _batches(self.found(wanted)):
-            commits = ArchivedCommits(self._archives, self._folder, {_key(each.kept.letter) for _, each in batch})
+            commits = ArchivedCommits(parts, self._folder, {_key(each.kept.letter) for _, each in batch})
             for begin in range(0, len(batch), limiter.chunk):
                 if not wait_for(limiter, stop):
                     return
-                outcomes = self._replay(batch[begin : begin + limiter.chunk], commits, again=again)
+                outcomes = self._replay(batch[begin : begin + limiter.chunk], parts, commits, again=again)
                 limiter.did(outcomes["replayed"] + outcomes["again"])
                 yield outcomes
 
-    def _replay(self, chunk: Batch, commits: ArchivedCommits, *, again: bool) -> Counter[ReplayOutcome]:
-        parts = dict.fromkeys(manifest for manifest, _ in chunk)
-        self._check_provable(parts)
-        # This may take long. The look in the transaction reads only parts that are added meanwhile.
-        commits.look()
+    def _replay(
+        self, chunk: Batch, parts: KnownParts, commits: ArchivedCommits, *, again: bool
+    ) -> Counter[ReplayOutcome]:
+        origins = dict.fromkeys(manifest for manifest, _ in chunk)
+        self._check_provable(origins, parts)
+        # This may take long. In the transaction only those parts are read that are added meanwhile.
+        commits.read()
         held = self._restore(chunk)
         outcomes: Counter[ReplayOutcome] = Counter()
         with committing(self._session):
@@ -105,8 +108,8 @@ class ArchivedReplay:
                 raise StoreContention("the replay stood still for a day, and its effects may be gone: run it again")
             stored = [self._session.journal.has_committed(*_key(each.kept.letter)) for _, each in chunk]
             # A line that left the store before this look is in the archive by now, or was purged.
-            archived = commits.look()
-            self._check_provable(parts)
+            self._check_provable(origins, parts)
+            archived = commits.read()
             for (manifest, each), is_stored in zip(chunk, stored, strict=True):
                 letter = each.kept.letter
                 has_committed = is_stored or _key(letter) in archived
@@ -152,20 +155,19 @@ class ArchivedReplay:
         )
         return changed, encode_envelope(changed)
 
-    def _check_provable(self, parts: Iterable[Manifest]) -> None:
-        """Raise ``ReplayRefused`` if lines behind the letters of a part are neither here nor in the archive."""
-        manifests, last = self._archives.manifests(), self._archives.last()
+    def _check_provable(self, origins: Iterable[Manifest], parts: KnownParts) -> None:
+        """Look at the parts. Raises ``ReplayRefused`` if lines behind letters are neither here nor in the archive."""
         mark = self._session.retention.purged_until()
-        for part in parts:
-            later = [each for each in manifests if each.id > part.id]
-            is_whole = part.covers(mark) or (last is not None and last.covers(mark))
-            elsewhere = any(each.archive != self._folder.identity.archive for each in later)
-            if not is_whole or elsewhere or any(each.has_gap for each in later):
+        # A part that was added after the mark was read covers it, too.
+        parts.look()
+        for origin in origins:
+            is_whole = origin.covers(mark) or (parts.last is not None and parts.last.covers(mark))
+            if not is_whole or origin.id < parts.gap:
                 raise ReplayRefused(
-                    f"the letters of {part.folder} cannot be replayed: since they were archived, lines of the journal "
-                    "were removed that are not in this archive. So it cannot be proved that their messages have not "
-                    "committed meanwhile. None of them was replayed. Look for their work, and start flows for those "
-                    "without it."
+                    f"the letters of {origin.folder} cannot be replayed: since they were archived, lines of the "
+                    "journal were removed that are not in this archive. So it cannot be proved that their messages "
+                    "have not committed meanwhile. None of them was replayed. Look for their work, and start flows "
+                    "for those without it."
                 )
 
     def _restore(self, chunk: Batch) -> int | None:

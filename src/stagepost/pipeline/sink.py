@@ -28,7 +28,7 @@ from stagepost.flow.target import Target
 from stagepost.pipeline.files import listed, repeated_names
 from stagepost.pipeline.jobs.checking import CheckedRecord, Checker, ReadSettings, UnreadableValue, values_of
 from stagepost.pipeline.jobs.initiate import check_intervals, check_names, type_of_rows
-from stagepost.pipeline.jobs.records import Numbering
+from stagepost.pipeline.jobs.records import Numbering, in_chunks
 from stagepost.pipeline.task_plan import TaskPlan
 from stagepost.ports.registry import require
 from stagepost.ports.runs import RunCounts, TaskAttempt
@@ -37,7 +37,7 @@ from stagepost.ports.staging import EXPIRY, BatchContent, BatchKey, StagedFlows,
 from stagepost.runtime.engine import Engine
 from stagepost.transaction.queue_commit import committing
 
-# The rows that one commit stages.
+# The rows that one commit stages, at most.
 CHUNK = 500
 # Their texts are those of Spark's cast. A timestamp has another text in each time zone.
 ID_TYPES = (StringType, IntegralType, DecimalType, DateType)
@@ -163,7 +163,7 @@ class RowReader:
             for begin in range(0, batch.num_rows, CHUNK):
                 part = batch.slice(begin, CHUNK)
                 contents = values_of(pa.StructArray.from_arrays(part.columns, names=part.schema.names))
-                yield [self._staged(content) for content in contents]
+                yield from in_chunks(map(self._staged, contents), _size)
 
     def _staged(self, content: dict[str, Any] | UnreadableValue) -> StagedRow:
         ids = None if isinstance(content, UnreadableValue) else [_text(content[each]) for each in self._plan.id_columns]
@@ -199,6 +199,10 @@ class RowReader:
     def _add_to_sum(self, text: str) -> None:
         # A sum does not depend on the order, and unlike XOR it does not cancel equal rows.
         self.sum = (self.sum + int.from_bytes(hashlib.sha256(text.encode()).digest())) % MODULUS
+
+
+def _size(row: StagedRow) -> int:
+    return len(row.envelope or b"") + len(row.row)
 
 
 def _text(value: Any) -> str | None:

@@ -71,8 +71,8 @@ class Archives(Protocol):
     def newest(self) -> Manifest | None:
         """Return the manifest of either kind that was written last."""
 
-    def manifests(self) -> list[Manifest]:
-        """Return all manifests, in the order in which they were written."""
+    def manifests(self, after: int = 0) -> list[Manifest]:
+        """Return the manifests with ids beyond ``after``, in order: that of their ids, and of their commits."""
 
     def history(self, flow_or_message_id: str) -> list[NumberedLine]:
         """Return the lines of ``Journal.history``, each with its id."""

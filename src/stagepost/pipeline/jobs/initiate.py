@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -42,7 +41,7 @@ from stagepost.flow.target import Target
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import FileFormat, chosen_separator, listed, local_names, unique_files
 from stagepost.pipeline.jobs.checking import CheckedRecord, Checker, ReadSettings, values_of
-from stagepost.pipeline.jobs.records import ROW, read_records, record_batch
+from stagepost.pipeline.jobs.records import ROW, in_chunks, read_records, record_batch
 from stagepost.pipeline.session import job_description, require_one_host, time_zone
 from stagepost.pipeline.spark_options import TIME_ZONE
 from stagepost.pipeline.task_plan import TaskPlan
@@ -257,12 +256,17 @@ def _by_content(row: CheckedRecord) -> CheckedRecord:
 def _write_batches(plan: InitiationPlan, start: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     task = TaskContext.get()
     assert task is not None
-    rows = (row for batch in batches for row in batch.to_pylist())
     attempt = TaskAttempt(plan.run_id, start, task.partitionId(), task.taskAttemptId())
     with closing(ChunkWriter(plan, attempt)) as writer:
-        for chunk in iter(lambda: list(islice(rows, CHUNK)), []):
+        for chunk in rows_of_commits(batches):
             writer.write(chunk)
     return iter(())
+
+
+def rows_of_commits(batches: Iterable[pa.RecordBatch]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows that each commit writes."""
+    rows = (row for batch in batches for row in batch.to_pylist())
+    return in_chunks(rows, lambda row: len(row["body"] or b"") + len(row["row"]), CHUNK)
 
 
 class ChunkWriter:

@@ -11,13 +11,13 @@ One task reads a file whole if a record in it does not end with its line: a quot
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import StorageLevel
@@ -53,9 +53,10 @@ CUT = pa.schema(
     [(FILE, pa.string()), (BLOCK, pa.int64()), (PLACE, pa.int64()), (TEXT, pa.binary()), (REASON, pa.string())]
 )
 IN_PLACE = (FILE, BLOCK, PLACE)
-# The size of a batch of cut records on its way to Spark.
+# The size of a batch of cut records on its way to Spark, and of the rows that one commit writes.
 CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_ROW_BYTES = 256
+T = TypeVar("T")
 BLOCKS_SETTING = "spark.sql.files.minPartitionNum"
 
 
@@ -314,18 +315,21 @@ def _cut_batches(
         is_csv = file_format == "csv"
         records = enumerate(cut(texts, separator), 0) if is_csv else enumerate(json_records.cut(texts), 1)
         rows = ((file, None, place, text, reason) for place, (text, reason) in records)
-        for chunk in _in_chunks(rows):
+        for chunk in in_chunks(rows, lambda row: CHUNK_ROW_BYTES + len(row[3])):
             yield record_batch(chunk, CUT)
 
 
-def _in_chunks(rows: Iterable[tuple[str, None, int, bytes, str | None]]) -> Iterator[list[Any]]:
-    """Yield chunks of bounded size in bytes, because a record may be large."""
-    chunk: list[Any] = []
+def in_chunks(rows: Iterable[T], size_of: Callable[[T], int], rows_max: int | None = None) -> Iterator[list[T]]:
+    """Yield chunks of a bounded size in bytes, because a row may be large, and of at most so many rows.
+
+    A chunk ends with the row that reaches the size.
+    """
+    chunk: list[T] = []
     size = 0
     for row in rows:
         chunk.append(row)
-        size += CHUNK_ROW_BYTES + len(row[3])
-        if size > CHUNK_BYTES:
+        size += size_of(row)
+        if size > CHUNK_BYTES or len(chunk) == rows_max:
             yield chunk
             chunk, size = [], 0
     if chunk:

@@ -38,8 +38,8 @@ class SqlArchives(SqlPart):
         row = self._run("newest_manifest").fetchone()
         return None if row is None else _manifest(*row)
 
-    def manifests(self) -> list[Manifest]:
-        return [_manifest(*row) for row in self._run("list_manifests").fetchall()]
+    def manifests(self, after: int = 0) -> list[Manifest]:
+        return [_manifest(*row) for row in self._run("list_manifests", (after,)).fetchall()]
 
     def history(self, flow_or_message_id: str) -> list[NumberedLine]:
         rows = self._run("list_numbered_history", (flow_or_message_id,)).fetchall()

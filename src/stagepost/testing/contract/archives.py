@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import closing
+
 import pytest
 
 from stagepost.flow.clock import HOUR, SECOND
 from stagepost.ports.archives import Manifest, NumberedLine
 from stagepost.ports.dead_letters import Selection
 from stagepost.ports.session import Session
+from stagepost.ports.store import Store
 from stagepost.testing.contract.givens import (
     LONG_ID,
     NOW,
@@ -56,6 +60,26 @@ class ArchivesContract(Given):
         assert [each._replace(id=0) for each in found] == written
         assert [each.id for each in found] == sorted({each.id for each in found})
         assert (session.archives.last(), session.archives.newest()) == (found[2], found[3])
+        assert [session.archives.manifests(each.id) for each in found] == [found[1:], found[2:], found[3:], []]
+
+    def test_manifests_have_their_ids_in_the_order_of_their_commits(self, session: Session, store: Store) -> None:
+        """A reader goes on behind the last id that it saw, so no lower one may appear later."""
+
+        def add() -> None:
+            with closing(store.session()) as other:
+                added(other, LETTERS._replace(folder="dead_letters-2"))
+
+        session.begin()
+        assert session.archives.add(LETTERS)
+        adding = threading.Thread(target=add)
+        adding.start()
+        # It still waits, or has not begun to: either is well, and a commit is not.
+        adding.join(0.3)
+        is_waiting = adding.is_alive()
+        session.commit()
+        adding.join()
+        assert is_waiting
+        assert [each.folder for each in session.archives.manifests()] == ["dead_letters-1", "dead_letters-2"]
 
     def test_of_two_manifests_of_the_journal_that_begin_at_one_line_one_is_added(
         self, session: Session, other: Session
