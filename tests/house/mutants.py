@@ -1118,7 +1118,7 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="each slot has a claim loop",
         file="stagepost/pipeline/jobs/rounds.py",
-        find="                self._add(self._loops.slots() - self._started)\n",
+        find="                self._follow(self._loops.slots())\n",
         replace="",
         tests=["tests/pipeline/test_rounds.py::test_each_slot_gets_a_loop_and_so_does_each_that_comes_later"],
     ),
