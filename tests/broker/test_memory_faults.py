@@ -7,7 +7,7 @@ import pytest
 from stagepost.broker.memory import MemoryBroker
 from stagepost.flow.errors import BrokerConnectionLost, BrokerDenied, BrokerUnavailable
 from stagepost.ports.broker import BrokerConnection
-from stagepost.testing.contract.brokers import STORE, drained, published, received, some
+from stagepost.testing.contract.broker_givens import STORE, drained, published, received, some
 
 ADDRESS = "orders.place"
 

@@ -15,7 +15,8 @@ from stagepost.broker.rabbitmq.topology import Topology
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import BrokerDenied, BrokerUnavailable, DeclarationError
 from stagepost.ports.broker import Broker, Publication
-from stagepost.testing.contract.brokers import AWKWARD, STORE, drained, exchanged, published, some
+from stagepost.testing.contract.broker_givens import STORE, drained, exchanged, published, some
+from stagepost.testing.contract.brokers import AWKWARD
 from stagepost.transaction.steps import Halt
 from tests.servers.rabbitmq import RabbitServer
 from tests.waiting import PATIENCE_SECONDS

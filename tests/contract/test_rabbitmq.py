@@ -16,7 +16,8 @@ from stagepost.broker.rabbitmq.link import Link
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.broker import Broker, BrokerConnection
 from stagepost.ports.broker_registry import broker_driver_of
-from stagepost.testing.contract.brokers import STORE, BrokerConnectionContract, exchanged, some
+from stagepost.testing.contract.broker_givens import STORE, exchanged, some
+from stagepost.testing.contract.brokers import BrokerConnectionContract
 from tests.servers.rabbitmq import BODY_BYTES_MAX, RabbitServer
 from tests.waiting import PATIENCE_SECONDS
 

@@ -16,7 +16,7 @@ from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import BrokerConnectionLost, BrokerDenied, BrokerUnavailable
 from stagepost.ports.broker import Broker, BrokerConnection, Delivery
 from stagepost.ports.broker_registry import broker_driver_of
-from stagepost.testing.contract.brokers import STORE, drained, published, received, some
+from stagepost.testing.contract.broker_givens import STORE, drained, published, received, some
 from stagepost.testing.postgres import free_port
 from tests.servers.amqp_proxy import ACK, DELIVER, PUBLISH, AmqpProxy
 from tests.servers.rabbitmq import RabbitServer

@@ -22,24 +22,6 @@ from tests.processes import ROOT, ProcessGroup
 from tests.servers.postgres import ensure_installed
 
 PAGE = (ROOT / "docs" / "gateway.md").read_text()
-SHOP = """
-from dataclasses import dataclass
-
-from stagepost import App, Context
-
-app = App("shop", database={url!r})
-
-
-@dataclass
-class Order:
-    account: str
-    amount: float
-
-
-@app.endpoint("orders.place")
-def place(ctx: Context, order: Order) -> None:
-    pass
-"""
 
 
 def curl() -> str:
@@ -54,7 +36,8 @@ def page_gateway(tmp_path: Path) -> Iterator[tuple[int, str]]:
     """Serve the page's configuration. Yields the port and the producer's key."""
     key, group = new_key(), ProcessGroup()
     served = Gateways(f"sqlite:///{tmp_path}/shop.db", tmp_path, group)
-    (tmp_path / "shop.py").write_text(SHOP.format(url=served.url))
+    shop = _block("python", "# shop.py")
+    (tmp_path / "shop.py").write_text(shop.replace('App("shop")', f'App("shop", database={served.url!r})'))
     text = _block("toml", "# gateway.toml").replace("sha256:…", hash_of_key(key))
     served.command_of(text.replace("127.0.0.1:8400", f"127.0.0.1:{served.port}"))
     wait_until_alive(served.port)

@@ -29,6 +29,9 @@ import pytest
 pytest.register_assert_rewrite(
     "stagepost.testing.contract.archives",
     "stagepost.testing.contract.audits",
+    "stagepost.testing.contract.broker_addresses",
+    "stagepost.testing.contract.broker_givens",
+    "stagepost.testing.contract.broker_losses",
     "stagepost.testing.contract.brokers",
     "stagepost.testing.contract.business_keys",
     "stagepost.testing.contract.cursors",
