@@ -1295,8 +1295,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a state that is named is whole where the next audit reads it",
         file="stagepost/pipeline/jobs/audit_state.py",
-        find='if None in rows.values() or rows["messages"] != messages:',
-        replace="if None in rows.values():",
+        find="    if rows != messages:",
+        replace="    if rows is None:",
         tests=(f"{STATE}::test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused",),
     ),
     Mutant(
