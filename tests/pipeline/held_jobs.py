@@ -1,10 +1,10 @@
 """A driver that runs the jobs that read a store. It holds each job at its steps, where a test kills the executors.
 
-    python -m tests.pipeline.held_jobs MASTER FOLDER UNTIL SENDER RECEIVER
+    python -m tests.pipeline.held_jobs MASTER FOLDER UNTIL SENDER RECEIVER ROWS
 
-``STAGEPOST_DATABASE`` is the store of ``audit``, up to ``UNTIL``, and of the stream. ``SENDER`` and ``RECEIVER`` are
-reconciled, and the first one is archived. A step is held until the gate of its name in ``FOLDER`` is open. The answers
-of the jobs are printed as JSON.
+``STAGEPOST_DATABASE`` is the store of ``audit``, up to ``UNTIL``, and of the stream. It is reconciled with the file
+``ROWS``. ``SENDER`` and ``RECEIVER`` are reconciled, and the first one is archived. A step is held until the gate of
+its name in ``FOLDER`` is open. The answers of the jobs are printed as JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from stagepost.flow.clock import SystemClock
 from stagepost.pipeline.jobs import archive as archive_job
 from stagepost.pipeline.jobs import audit_search
 from stagepost.pipeline.jobs.audit import AuditTerms, audit
+from stagepost.pipeline.jobs.keyed_rows import RowFiles
 from stagepost.pipeline.jobs.reconcile import Service, reconcile
+from stagepost.pipeline.jobs.reconcile_rows import reconcile_rows
 from stagepost.pipeline.session import slots, spark_session
 from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.pipeline.stores import read_table
@@ -35,7 +37,12 @@ from stagepost.runtime.databases import open_store
 from tests.faults.handler_faults import wait_at
 
 # In their order. Tasks are held when they have read some lines, and the other jobs when they hold what they have read.
-STEPS = ("audit-places", "audit-head", "stream-task", "reconcile-ids", "archive-task")
+STEPS = ("audit-places", "audit-head", "stream-task", "reconcile-ids", "rows-groups", "rows-flows", "archive-task")
+# The steps of a reconciliation with rows at which it is held, as they are described.
+ROWS_STEPS = {
+    "comparing buckets of flows": "rows-groups",
+    "comparing flows in buckets that differ": "rows-flows",
+}
 
 
 def hold(gate: str) -> None:
@@ -96,6 +103,20 @@ class Jobs:
 
         return reconcile(self._spark, services, describe=describe).as_dict()
 
+    def rows(self, url: str, file: str) -> dict[str, Any]:
+        """Compare the rows with the last stage of a shop. Hold it when it has read them, and when it has digests."""
+        with closing(open_store(url).session()) as session:
+            service = Service.read(url, session, SystemClock())
+        rows = RowFiles(
+            files=[file], file_format="csv", id_columns=["flow"], flow_prefix="", amount=None, separator=","
+        )
+
+        def describe(text: str) -> None:
+            if text in ROWS_STEPS:
+                hold(self._gate(ROWS_STEPS[text]))
+
+        return reconcile_rows(self._spark, service, rows, "shop.done", held=0, describe=describe).as_dict()
+
     def archive(self, url: str) -> list[int]:
         """Hold it in the tasks that write. Return how many lines each part has."""
 
@@ -112,7 +133,7 @@ class Jobs:
 
 
 def main() -> None:
-    master, folder, until, sender, receiver = sys.argv[1:]
+    master, folder, until, sender, receiver, rows = sys.argv[1:]
     url = os.environ["STAGEPOST_DATABASE"]
     with spark_session("held jobs", SparkOptions(master)) as spark:
         jobs = Jobs(spark, Path(folder))
@@ -121,6 +142,7 @@ def main() -> None:
             "audit": jobs.audit(url, until),
             "stream": jobs.stream(url),
             "reconcile": jobs.reconcile(sender, receiver),
+            "rows": jobs.rows(url, rows),
             "archive": jobs.archive(sender),
         }
     sys.stdout.write(json.dumps(found))

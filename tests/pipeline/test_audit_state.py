@@ -21,7 +21,11 @@ from stagepost.flow.clock import SECOND, to_microseconds
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.jobs import audit as audit_job
 from stagepost.pipeline.jobs.audit import AuditTerms, audit
-from stagepost.pipeline.jobs.audit_state import AuditState, AuditStateUnusable, check_written
+from stagepost.pipeline.jobs.audit_state import (
+    AuditState,
+    AuditStateUnusable,
+    check_written,
+)
 from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.ports.audits import AuditFinding
 from stagepost.ports.journal import Position, Waypoint, WaypointName
@@ -95,10 +99,10 @@ class Auditor:
     def full(self) -> AuditReport:
         return self._audit()
 
-    def go_on(self, until: Position | None = None) -> AuditReport:
+    def go_on(self, until: Position | None = None, at: int = NOW) -> AuditReport:
         self._states += 1
         folder = self._folder / str(self._states)
-        report = self._audit(until, former=self.state, save_to=folder)
+        report = self._audit(until, at, former=self.state, save_to=folder)
         self.state = AuditState.read(folder, self._terms.window_seconds)
         return report
 
@@ -111,9 +115,9 @@ class Auditor:
     def position(self) -> Position:
         return self._session.journal.position()
 
-    def _audit(self, until: Position | None = None, **options: Any) -> AuditReport:
+    def _audit(self, until: Position | None = None, at: int = NOW, **options: Any) -> AuditReport:
         until = until or self.position()
-        return audit(self._spark, self._url, until=until, at=NOW, terms=self._terms, **options)
+        return audit(self._spark, self._url, until=until, at=at, terms=self._terms, **options)
 
 
 @pytest.fixture
@@ -199,20 +203,6 @@ def test_a_dead_flow_is_forgotten_when_its_letter_has_left_the_store(
     assert told(report) == told(going.full())
 
 
-@pytest.mark.more
-def test_a_line_that_comes_later_reopens_a_final_window_and_is_listed(auditor: Callable[[int], Auditor]) -> None:
-    key = ("worker@here:1", "s", "m1", "f1", 1, BEGAN)
-    going = auditor(10 * YEAR)
-    going.write([Waypoint("accepted", BEGAN, *key), Waypoint("committed", BEGAN + 9, *key)])
-    (window,) = going.go_on().windows
-    assert window["state"] == "final"
-    assert going.go_on().reopened == []
-    going.write([Waypoint("committed", BEGAN + 99, *key)])
-    report = going.go_on()
-    assert report.reopened == [{name: window[name] for name in ("window", "until", "state")}]
-    assert report.doubled_count == 1
-
-
 # Which state counts
 
 FINDING = AuditFinding("lost", "s", "m", "f")
@@ -276,7 +266,14 @@ def test_a_folder_that_goes_meanwhile_does_not_disturb_an_audit_that_has_committ
     assert a_turn(tmp_path, session).former == (str(made.folder), "7")
 
 
-REST = '"messages":0,"nodes":{},"work":{},"final":{}}'
+def parts_of_a_state(folder: Path, messages: int) -> Path:
+    for name in ("messages", "facts", "flows"):
+        (folder / name).mkdir()
+        pq.write_table(pa.table({"row": list(range(messages))}), folder / name / "part-0.parquet")
+    return folder
+
+
+REST = '"messages":3,"nodes":{},"work":{},"final":{}}'
 
 
 def test_other_folders_beside_the_states_are_left_alone(tmp_path: Path, session: Session) -> None:
@@ -303,8 +300,28 @@ def test_a_state_that_cannot_be_used_is_named_with_its_remedy(tmp_path: Path, te
     assert str(tmp_path) in str(caught.value)
 
 
+def test_a_state_that_lost_a_file_is_refused(tmp_path: Path) -> None:
+    """The audit would miss the open messages of that file, and could say that nothing is lost."""
+    (parts_of_a_state(tmp_path, 3) / "state.json").write_text(f'{{"format":1,"until":"7","window_seconds":60,{REST}')
+    assert AuditState.read(tmp_path, 60).summary.messages == 3
+    more = tmp_path / "messages" / "part-1.parquet"
+    pq.write_table(pa.table({"row": [3]}), more)
+    with pytest.raises(AuditStateUnusable, match=r"lacks files, or has others. It held 3 messages. Restore the folder"):
+        AuditState.read(tmp_path, 60)
+    more.unlink()
+    (tmp_path / "flows" / "part-0.parquet").unlink()
+    with pytest.raises(AuditStateUnusable, match="lacks files"):
+        AuditState.read(tmp_path, 60)
+
+
+def test_a_state_of_another_epoch_is_refused_with_the_remedy_for_an_audit(tmp_path: Path) -> None:
+    (parts_of_a_state(tmp_path, 3) / "state.json").write_text(f'{{"format":1,"until":"e:70","window_seconds":60,{REST}')
+    with pytest.raises(AuditStateUnusable, match=r"ends at e:70, and the journal at f:99, in another epoch.*--state"):
+        AuditState.read(tmp_path, 60).check_end(Position(99, "f"))
+
+
 def test_a_state_of_a_journal_that_is_shorter_now_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "state.json").write_text(f'{{"format":1,"until":"e:70","window_seconds":60,{REST}')
+    (parts_of_a_state(tmp_path, 3) / "state.json").write_text(f'{{"format":1,"until":"e:70","window_seconds":60,{REST}')
     state = AuditState.read(tmp_path, 60)
     for until in (1, 70, 71):
         state.check_end(Position(until, "e"))
@@ -320,16 +337,11 @@ def test_an_audit_that_continues_does_not_look_into_the_archive(
     with pytest.raises(DeclarationError, match="is no archive"):
         command.begin()
     first = a_turn(tmp_path / "states", session)
-    (first.folder / "state.json").write_text(f'{{"format":1,"until":"1","window_seconds":60,{REST}')
+    (parts_of_a_state(first.folder, 3) / "state.json").write_text(
+        f'{{"format":1,"until":"1","window_seconds":60,{REST}'
+    )
     first.end(session, [], Position(1), 1)
     assert command.begin().archived is None
-
-
-def parts_of_a_state(folder: Path, messages: int) -> Path:
-    for name in ("messages", "facts", "flows"):
-        (folder / name).mkdir()
-        pq.write_table(pa.table({"row": list(range(messages))}), folder / name / "part-0.parquet")
-    return folder
 
 
 def test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
+from stagepost.pipeline.failures import UNREACHABLE
 from tests.pipeline.books import orders
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.cluster_site import SLOTS, Site, books, cluster, is_over, site, succeeded
@@ -104,6 +105,10 @@ def test_executors_that_cannot_reach_the_database_say_so(site: Site, books: Post
     host, _, port = site.url.rpartition("@")[2].partition("/")[0].partition(":")
     user, name = site.url.partition("://")[2].partition(":")[0], site.url.rpartition("/")[2]
     environment = {"PGHOST": host, "PGPORT": port, "PGUSER": user, "STAGEPOST_DATABASE": f"postgresql:///{name}"}
+    audit = site.start("audit", **environment).answer()
+    assert (audit.code, audit.out, audit.is_one_paragraph) == (2, "", True), audit.err
+    assert f"postgresql:///{name}: IO: [libpq] Failed to connect" in audit.err
+    assert f". {UNREACHABLE}" in audit.err
     answer = site.process("--py-files", site.zipped(), **environment).answer()
     assert (answer.code, "Traceback" in answer.err) == (2, False), answer.err
     assert "3 rounds of tasks failed without progress: the executor on" in answer.err

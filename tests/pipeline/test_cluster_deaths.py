@@ -42,7 +42,7 @@ def accepted(books: PostgresBooks) -> tuple[int, set[int]]:
 def test_jobs_that_read_answer_as_they_would_though_all_executors_die_at_each_step(
     site: Site, books: PostgresBooks, new_postgres: Callable[[], str], cluster: Cluster, tmp_path: Path
 ) -> None:
-    """An audit, a stream of the journal, a reconciliation and an archive: see ``held_jobs``."""
+    """An audit, a stream of the journal, both reconciliations and an archive: see ``held_jobs``."""
     books.start([*orders(30), *orders(3, "fail", entries=1, name="bad")])
     books.drain()
     books.start(orders(20, name="waits"))
@@ -57,7 +57,11 @@ def test_jobs_that_read_answer_as_they_would_though_all_executors_die_at_each_st
     receiver.record("arrived", "ledger.book", ["later"], seconds=1_200)
     with closing(sender.session()) as session:
         grow_old(session)
-    words = [cluster.url, str(tmp_path), str(until), sender.url, receiver.url]
+    # o29 has no row, o1 has two, and no flow has the name none.
+    rows = tmp_path / "rows.csv"
+    flows = [*(f"o{number}" for number in range(29)), "o1", "none", "bad0", "waits0"]
+    rows.write_text("\n".join(["flow", *flows]))
+    words = [cluster.url, str(tmp_path), str(until), sender.url, receiver.url, str(rows)]
     module = [sys.executable, "-m", "tests.pipeline.held_jobs"]
     driver = site.run([*module, *words], {"STAGEPOST_DATABASE": site.url})
     for step in STEPS:
@@ -78,6 +82,20 @@ def test_jobs_that_read_answer_as_they_would_though_all_executors_die_at_each_st
     (row,) = [each for each in answer.json["reconcile"]["addresses"] if each["address"] == "ledger.book"]
     assert (row["sent"], row["ok"], row["lost"], row["windows"], row["differing"]) == (3, 2, 1, 2, 1)
     assert [each["message_id"] for each in answer.json["reconcile"]["lost"]] == ["lost"]
+    compared = answer.json["rows"]
+    assert {name: count for name, count in compared["counts"].items() if count} == {
+        "ok": 28,
+        "duplicated": 2,
+        "lost": 1,
+        "dead": 1,
+        "in_flight": 1,
+        "unexpected": 1,
+    }
+    assert {name: [row["flow_id"] for row in found] for name, found in compared["findings"].items() if found} == {
+        "duplicated": ["o1"],
+        "lost": ["none"],
+        "unexpected": ["o29"],
+    }
     assert answer.json["archive"] == [6]
     files = (tmp_path / "archive").glob("journal-*/*.parquet")
     assert sorted(line for file in files for line in pq.read_table(file)["id"].to_pylist()) == [1, 2, 3, 4, 5, 6]

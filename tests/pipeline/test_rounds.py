@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import DeclarationError, StoreUnavailable
-from stagepost.pipeline.jobs import rounds
-from stagepost.pipeline.jobs.claim_loop import LoopFailure
+from stagepost.pipeline.jobs import claim_loop, rounds
+from stagepost.pipeline.jobs.claim_loop import LoopFailure, ProcessingPlan, seconds_of_attempt
 from stagepost.pipeline.jobs.rounds import SLOTS_SECONDS, Round
 from stagepost.runtime.service import StopFlag
+from stagepost.runtime.settings import Place
+from stagepost.testing import ManualClock
 from tests.waiting import wait_until
+
+# No test reaches the end of such a round.
+LONG = 1e9
 
 
 class Slots:
@@ -21,6 +28,7 @@ class Slots:
     def __init__(self, slots: int) -> None:
         self.now = slots
         self.jobs: list[int] = []
+        self.seconds: list[float] = []
         self.cancelled = 0
         self.failures: list[LoopFailure] = []
         self.error: Exception | None = None
@@ -29,8 +37,9 @@ class Slots:
     def slots(self) -> int:
         return self.now
 
-    def run(self, loops: int) -> list[LoopFailure]:
+    def run(self, loops: int, seconds: float) -> list[LoopFailure]:
         self.jobs.append(loops)
+        self.seconds.append(seconds)
         if self.error is not None:
             raise self.error
         self.end.wait()
@@ -73,7 +82,7 @@ def waiting(made: Round, stop: StopFlag) -> tuple[threading.Thread, list[BaseExc
 
 def test_each_slot_gets_a_loop_and_so_does_each_that_comes_later(stop: StopFlag) -> None:
     cluster = Slots(2)
-    thread, found = waiting(Round(cluster, Seconds()), stop)
+    thread, found = waiting(Round(cluster, LONG, Seconds()), stop)
     wait_until(lambda: cluster.jobs == [2], "the first slots have loops")
     cluster.now = 5
     wait_until(lambda: cluster.jobs == [2, 3], "the new slots have loops")
@@ -88,10 +97,46 @@ def test_each_slot_gets_a_loop_and_so_does_each_that_comes_later(stop: StopFlag)
     assert cluster.jobs == [2, 3, 1]
 
 
+def test_a_loop_that_joins_late_ends_with_the_others(stop: StopFlag) -> None:
+    """Else the slots of the others would be idle, because the next round begins when all loops have ended."""
+    cluster, clock = Slots(2), [7.0]
+    thread, _ = waiting(Round(cluster, 300.0, lambda: clock[0]), stop)
+    wait_until(lambda: cluster.seconds == [300.0], "the first slots have loops")
+    cluster.now, clock[0] = 3, 257.0
+    wait_until(lambda: cluster.seconds == [300.0, 50.0], "the new slot has a loop for the rest of the round")
+    cluster.now, clock[0] = 4, 308.0
+    cluster.end.set()
+    thread.join()
+    assert cluster.jobs == [2, 1]
+
+
+def test_a_round_begins_when_there_is_a_slot(stop: StopFlag) -> None:
+    cluster, clock = Slots(0), [0.0]
+    thread, _ = waiting(Round(cluster, 300.0, lambda: clock[0]), stop)
+    wait_until(lambda: cluster.jobs == [1], "one loop waits")
+    cluster.now, clock[0] = 4, 900.0
+    wait_until(lambda: cluster.jobs == [1, 3], "the other slots have loops")
+    assert cluster.seconds[1] == 300.0
+    cluster.end.set()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("attempt", "at", "seconds"), [(0, 250, 300.0), (1, 250, 50.0), (1, 301, 0.0), (2, -99, 300.0)]
+)
+def test_a_task_that_runs_again_after_a_death_ends_with_the_others(
+    monkeypatch: pytest.MonkeyPatch, attempt: int, at: int, seconds: float
+) -> None:
+    context = SimpleNamespace(attemptNumber=lambda: attempt)
+    monkeypatch.setattr(claim_loop, "TaskContext", SimpleNamespace(get=lambda: context))
+    plan = ProcessingPlan("shop:app", ".", Place("memory:", None), round_seconds=300.0, round_ends_at=300 * SECOND)
+    assert seconds_of_attempt(plan, ManualClock(at * SECOND)) == seconds
+
+
 def test_before_the_first_executor_one_loop_waits_for_it(stop: StopFlag) -> None:
     """A cluster that grows on demand starts an executor for a task that waits, and for nothing else."""
     cluster = Slots(0)
-    thread, _ = waiting(Round(cluster, Seconds()), stop)
+    thread, _ = waiting(Round(cluster, LONG, Seconds()), stop)
     wait_until(lambda: cluster.jobs == [1], "one loop waits")
     cluster.now = 4
     wait_until(lambda: cluster.jobs == [1, 3], "the other slots have loops")
@@ -101,7 +146,7 @@ def test_before_the_first_executor_one_loop_waits_for_it(stop: StopFlag) -> None
 
 def test_the_slots_are_looked_at_now_and_then() -> None:
     cluster, stop = Slots(1), StopFlag()
-    made = Round(cluster, lambda: 0.0)
+    made = Round(cluster, LONG, lambda: 0.0)
     thread, _ = waiting(made, stop)
     cluster.now = 4
     stop.stop()
@@ -113,7 +158,7 @@ def test_the_slots_are_looked_at_now_and_then() -> None:
 def test_a_round_that_failed_gets_no_more_loops(stop: StopFlag) -> None:
     cluster = Slots(1)
     cluster.error = RuntimeError("told to fail")
-    made = Round(cluster, Seconds())
+    made = Round(cluster, LONG, Seconds())
     wait_until(lambda: made.has_ended(1), "the job has failed")
     cluster.now = 4
     assert made.wait(lambda: stop.is_stopped) is cluster.error
@@ -127,17 +172,17 @@ def test_what_kept_a_loop_from_beginning_is_the_rounds_error(
     cluster = Slots(2)
     cluster.failures = [LoopFailure(kind.code, "no module 'shop'")]
     cluster.end.set()
-    error = Round(cluster, Seconds()).wait(lambda: stop.is_stopped)
+    error = Round(cluster, LONG, Seconds()).wait(lambda: stop.is_stopped)
     assert type(error) is kind
     assert str(error) == "no module 'shop'"
 
 
 def test_told_to_end_a_round_waits_for_its_loops_and_then_cancels_them() -> None:
     kind, stubborn = Slots(1), Slots(1)
-    made = Round(kind, lambda: 0.0)
+    made = Round(kind, LONG, lambda: 0.0)
     kind.end.set()
     assert made.end()
     assert kind.cancelled == 0
-    made = Round(stubborn, Seconds())
+    made = Round(stubborn, LONG, Seconds())
     assert not made.end()
     assert stubborn.cancelled >= 1

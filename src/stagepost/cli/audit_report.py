@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Column, Table
 
 from stagepost.cli.show import console, plain
@@ -18,13 +21,18 @@ FEW_DAYS = 30
 FINDINGS = ("lost", "doubled", "in_doubt", "stuck")
 STAGE_COUNTS = ("sent", "committed", "expired", "dead", "edited", "open", "failures", "deaths")
 
+# No table is wider.
+WIDTH_MAX = 10_000
+# The marks of a cell without a figure.
+ZERO, NOTHING = "·", ""
+
 Rows = list[dict[str, Any]]
 
 
 def print_report(found: dict[str, Any]) -> None:
     out = console()
     flows = found["flows"]
-    out.rule(f"audit of {found['url']}", align="left")
+    out.rule(f"audit of {plain(found['url'])}", align="left")
     out.print(
         f"{found['waypoints']} waypoints of {flows['flows']} flows: {flows['completed']} completed, "
         f"{flows['dead']} ended in a dead letter, {flows['under_way']} under way"
@@ -91,30 +99,30 @@ def _findings(out: Console, name: str, rows: Rows, count: int) -> None:
     for row in rows[:FINDINGS_SHOWN]:
         more = row.get("how") or row.get("place") or ""
         out.print(
-            f"  [red]{name}[/]  {row['stage']}  flow {plain(row['flow_id'])}  message {row['message_id']}  {more}"
+            f"  [red]{name}[/]  {plain(row['stage'])}  flow {plain(row['flow_id'])}  message "
+            f"{plain(row['message_id'])}  {more}"
         )
     if count > FINDINGS_SHOWN:
         out.print(f"  [red]{name}[/]  … and {count - FINDINGS_SHOWN} more; --json lists a hundred")
 
 
 def _stages(out: Console, rows: Rows, latency: dict[str, dict[str, Any]]) -> None:
-    table = _table("stages", "stage", *STAGE_COUNTS, "wait ms p50", "p99", "run ms p50", "p99")
+    cells = []
     for row in rows:
         hop = latency.get(row["stage"], {})
-        table.add_row(
-            row["stage"],
-            *(_plain(row[name]) for name in STAGE_COUNTS),
-            *(_milliseconds(hop.get(name)) for name in ("wait_p50", "wait_p99", "run_p50", "run_p99")),
-        )
-    out.print(table)
+        counts = (_plain(row[name]) for name in STAGE_COUNTS)
+        times = (_milliseconds(hop.get(name)) for name in ("wait_p50", "wait_p99", "run_p50", "run_p99"))
+        cells.append([plain(row["stage"]), *counts, *times])
+    _print_table(out, "stages", ("stage", *STAGE_COUNTS, "wait ms p50", "p99", "run ms p50", "p99"), cells)
 
 
 def _windows(out: Console, rows: Rows) -> None:
     names = ("flows", "sent", "committed", "expired", "dead", "edited", "open", "lost", "doubled")
-    table = _table("windows of origin", "from", *names, "state")
-    for row in rows[-WINDOWS_SHOWN:]:
-        table.add_row(row["window"][:19] + "Z", *(_plain(row[name]) for name in names), row["state"])
-    out.print(table)
+    cells = [
+        [row["window"][:19] + "Z", *(_plain(row[name]) for name in names), row["state"]]
+        for row in rows[-WINDOWS_SHOWN:]
+    ]
+    _print_table(out, "windows of origin", ("from", *names, "state"), cells)
     if len(rows) > WINDOWS_SHOWN:
         out.print(f"  the last {WINDOWS_SHOWN} of {len(rows)} windows; --json lists all")
 
@@ -124,11 +132,11 @@ def _letters(out: Console, rows: Rows) -> None:
         out.print("\nno dead letters")
         return
     table = Table(
-        Column("group", no_wrap=True),
+        Column("group", no_wrap=True, min_width=max(cell_len(row["fingerprint"]) for row in rows)),
         Column("stage", no_wrap=True),
         Column("why", no_wrap=True),
         Column("verdict", no_wrap=True),
-        Column("letters", justify="right"),
+        Column("letters", justify="right", min_width=len("letters")),
         Column("a sample", overflow="ellipsis", no_wrap=True),
         title="dead letters",
         title_justify="left",
@@ -143,20 +151,16 @@ def _letters(out: Console, rows: Rows) -> None:
 
 def _retention(out: Console, rows: Rows, types: Rows) -> None:
     names = ("late copies", "lag p99", "lag max", "slowest delivery", "keep", "kept now", "about", "guard")
-    table = _table("retention of ids", "stage", *names)
+    cells = []
     for row in rows:
         lags = (milliseconds(row[name]) for name in ("lag_p99", "lag_max", "slowest_delivery"))
-        kept = "" if row["kept_hours"] is None else f"{row['kept_hours']} h"
-        table.add_row(
-            row["stage"],
-            _plain(row["duplicates"]),
-            *lags,
-            f"{row['keep_hours']} h",
-            f"[red]{kept}[/]" if row["is_too_short"] else kept,
-            size(row["bytes"]),
-            row["guard"],
-        )
-    out.print(table)
+        kept = NOTHING if row["kept_hours"] is None else f"{row['kept_hours']} h"
+        if row["is_too_short"]:
+            kept = f"[red]{kept}[/]"
+        keep = f"{row['keep_hours']} h"
+        duplicates = _plain(row["duplicates"])
+        cells.append([plain(row["stage"]), duplicates, *lags, keep, kept, size(row["bytes"]), row["guard"]])
+    _print_table(out, "retention of ids", ("stage", *names), cells)
     for row in types:
         stages = counted(row["stages"], "stage")
         out.print(f"  {plain(row['type'])}, of {stages}: keep ids for {row['keep_hours']} h, guard {row['guard']}")
@@ -180,20 +184,45 @@ def _growth(out: Console, growth: dict[str, Any]) -> None:
 
 
 def _work(out: Console, rows: Rows) -> None:
-    table = _table("committed messages", "node", "messages")
+    cells = [[plain(row["node"]), str(row["committed"])] for row in rows]
+    _print_table(out, "committed messages", ("node", "messages"), cells)
+
+
+def _print_table(out: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table of figures, and never a part of one.
+
+    On a terminal that is too narrow, columns without a figure are left out. If the others do not fit, the terminal
+    wraps the lines.
+    """
+    table = _table(out, title, names, rows)
+    if _width(out, table) > out.width:
+        kept = [at for at in range(len(names)) if at == 0 or any(row[at] not in (ZERO, NOTHING) for row in rows)]
+        table = _table(out, title, [names[at] for at in kept], [[row[at] for at in kept] for row in rows])
+    before = out.width
+    out.width = max(before, _width(out, table))
+    out.print(table, crop=False)
+    out.width = before
+
+
+def _table(out: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    columns = [Column(names[0], no_wrap=True)]
+    for at, name in enumerate(names[1:], 1):
+        widest = max((cell_len(out.render_str(row[at]).plain) for row in rows), default=0)
+        columns.append(Column(name, justify="right", min_width=max(widest, *map(len, name.split()))))
+    table = Table(*columns, title=f"\n{title}", title_justify="left", title_style="bold", box=None)
     for row in rows:
-        table.add_row(row["node"], str(row["committed"]))
-    out.print(table)
+        table.add_row(*row)
+    return table
 
 
-def _table(title: str, first: str, *numbers: str) -> Table:
-    columns = [Column(first, no_wrap=True), *(Column(name, justify="right") for name in numbers)]
-    return Table(*columns, title=f"\n{title}", title_justify="left", title_style="bold", box=None)
+def _width(out: Console, table: Table) -> int:
+    """Return the width that the table needs at least."""
+    return Measurement.get(out, out.options.update(max_width=WIDTH_MAX), table).minimum
 
 
 def _plain(number: int) -> str:
-    return str(number) if number else "·"
+    return str(number) if number else ZERO
 
 
 def _milliseconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
+    return NOTHING if value is None else f"{value:.1f}"

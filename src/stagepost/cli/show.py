@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from typing import IO
 
 import click
 from rich.console import Console
@@ -20,12 +21,14 @@ STDOUT, STDERR = 1, 2
 
 # The width of output to a file or a pipe, which has no terminal to take a width from.
 WIDTH_WITHOUT_TERMINAL = 160
+# A character of Rich's spinner "dots".
+DOTS = "\N{BRAILLE PATTERN DOTS-1}"
 
 
 def console() -> Console:
     # Rich would print a part of an id such as "order:100:7" as an emoji.
     out = Console(highlight=False, emoji=False)
-    return out if out.is_terminal else Console(highlight=False, emoji=False, width=WIDTH_WITHOUT_TERMINAL)
+    return out if out.file.isatty() else Console(highlight=False, emoji=False, width=WIDTH_WITHOUT_TERMINAL)
 
 
 def echo(text: str = "", *, err: bool = False) -> None:
@@ -39,10 +42,24 @@ def plain(text: str) -> str:
 
 
 def progress(*columns: ProgressColumn | str) -> Progress:
-    """Return a progress line on standard error, so that output can be piped. It is shown on a terminal only."""
+    """Return a progress line on standard error, so that output can be piped.
+
+    It is shown on a terminal that can write a line again. Rich would also write it to a pipe if FORCE_COLOR is set.
+    """
     terminal = Console(stderr=True, emoji=False)
-    shown = (SpinnerColumn(), TextColumn("{task.description}"), *columns, TimeElapsedColumn())
-    return Progress(*shown, console=terminal, disable=not terminal.is_terminal, transient=True)
+    spinner = SpinnerColumn("dots" if has_characters(terminal.file, DOTS) else "line")
+    is_shown = terminal.file.isatty() and not terminal.is_dumb_terminal
+    shown = (spinner, TextColumn("{task.description}"), *columns, TimeElapsedColumn())
+    return Progress(*shown, console=terminal, disable=not is_shown, transient=True)
+
+
+def has_characters(stream: IO[str], text: str) -> bool:
+    """Return whether a stream can write the text, in its encoding."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @contextmanager

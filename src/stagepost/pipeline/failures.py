@@ -7,6 +7,8 @@ import re
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
+from stagepost.flow.errors import StoreUnavailable
+
 # PySpark does not turn every failure of a Java task into an exception of its own. Calls to a Java process that has died
 # raise errors of the network.
 SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
@@ -14,10 +16,15 @@ JAVA_ENDED = (
     "Spark's Java process has ended. If the log of the system says that memory was short, give Java another amount: "
     "--conf spark.driver.memory=SIZE"
 )
+UNREACHABLE = (
+    "Each executor connects to the database by itself. If the driver reaches it, name a host that all executors can "
+    "reach, let its firewall and pg_hba.conf admit them, and put password and service files on each of their machines"
+)
 
 _FRAME = re.compile(r"\s+(at |\.\.\. \d+ |File \"|\^|~)|Driver stacktrace|Traceback ")
 _CALLING = re.compile(r"^An error occurred while calling \S+$")
 _CLASS = re.compile(r"(: |^)(?:Caused by: )?(?:[a-z][\w$]*\.)+[A-Z]\w*(?:Exception|Error)?: ")
+_UNAVAILABLE = re.compile(rf"\b{StoreUnavailable.__name__}: ")
 _STATE = re.compile(r"\s*SQLSTATE: \w+")
 
 
@@ -33,7 +40,8 @@ def describe_error(error: Exception) -> str:
         parts[-1].append(line.removeprefix(": "))
     first, *causes = (_plain(" ".join(part)) for part in parts)
     # A call that got no answer has no other text than its own name.
-    return f"{first} ({causes[-1]})" if causes and causes[-1] not in first else first or JAVA_ENDED
+    text = f"{first} ({causes[-1]})" if causes and causes[-1] not in first else first or JAVA_ENDED
+    return f"{text.rstrip('.')}. {UNREACHABLE}" if _UNAVAILABLE.search(str(error)) else text
 
 
 def is_cancelled(error: Exception) -> bool:

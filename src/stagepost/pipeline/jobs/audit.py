@@ -32,7 +32,15 @@ from stagepost.pipeline.jobs.audit_search import (
     rows_of,
     search_once,
 )
-from stagepost.pipeline.jobs.audit_state import FORMAT, AuditState, Summary, final_windows, reopened, write_state
+from stagepost.pipeline.jobs.audit_state import (
+    FORMAT,
+    AuditState,
+    Summary,
+    final_windows,
+    provisional_windows,
+    reopened,
+    write_state,
+)
 from stagepost.pipeline.report.advice import (
     DAY_SECONDS,
     LetterFacts,
@@ -226,6 +234,7 @@ def _save(
             nodes=dict(names),
             work=dict(done),
             final=final_windows(report.windows),
+            provisional=provisional_windows(report.windows),
             sizes=remembered(scope.sizes[:-1], scope.sizes[-1]) if scope.sizes else [],
         )
         write_state(folder, messages=rest, facts=facts, flows=counts, summary=summary)
@@ -326,7 +335,7 @@ def _report(
         doubled=doubles,
         stuck=search.stuck,
         in_doubt=search.in_doubt,
-        reopened=[] if former is None else reopened(balance, former.summary.final),
+        reopened=[] if former is None else reopened(balance, former.summary),
         continued_from=None if former is None else str(former.position),
     )
     return report, names, search.removed

@@ -6,7 +6,6 @@ It is written once, into a new folder, and never changed. It counts only when th
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.errors import StagepostError
 from stagepost.pipeline.transforms.state import FACTS, FLOWS, MESSAGES
+from stagepost.ports.findings import counted
 from stagepost.ports.journal import Position
 
 FORMAT = 1
@@ -39,6 +39,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     ``nodes``     the names of nodes, by their digests
     ``work``      the committed messages of settled flows, by node
     ``final``     the counts of each final window, by its begin and end
+    ``provisional``  the begins and ends of the other windows; None in a state of an earlier version
     ``sizes``     the sizes of the store: see ``report.growth``
     """
 
@@ -50,6 +51,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     work: dict[str, int]
     final: dict[str, list[int]]
     sizes: list[tuple[int, int]] = []
+    provisional: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,22 @@ class AuditState:
                 f"the state {folder} has windows of {summary.window_seconds} seconds, and not of {window_seconds}. "
                 f"Use --window {summary.window_seconds}, or name another folder with --state."
             )
+        if _rows_of_parts(folder) != summary.messages:
+            raise AuditStateUnusable(
+                f"the state {folder}, from which this audit would continue, lacks files, or has others. It held "
+                f"{counted(summary.messages, 'message')}. Restore the folder, or name another one with --state, which "
+                "begins with a full audit."
+            )
         return cls(folder, summary, position)
 
     def check_end(self, until: Position) -> None:
         """Check that the journal, which ends at ``until``, goes on from this state. Raises ``AuditStateUnusable``."""
+        if self.position.epoch not in ("", until.epoch):
+            raise AuditStateUnusable(
+                f"the state {self.folder} ends at {self.position}, and the journal at {until}, in another epoch: the "
+                "database was restored, or its server was promoted. Name another folder with --state, which begins "
+                "with a full audit."
+            )
         # An empty journal ends at 1. Its lines were purged.
         if 1 < until < self.position:
             raise AuditStateUnusable(
@@ -125,13 +139,19 @@ def check_written(folder: Path, messages: int) -> None:
     An executor writes to the disk of its own machine. Spark does not notice that the folder is another one there, and
     the next audit would miss the open messages of the lost parts.
     """
-    rows = {name: _rows_of(folder / name) for name in ("messages", "facts", "flows")}
-    if None in rows.values() or rows["messages"] != messages:
+    rows = _rows_of_parts(folder)
+    if rows != messages:
         raise AuditStateUnusable(
-            f"the state {folder} is not whole: of {messages} messages this machine sees {rows['messages'] or 0}. "
+            f"the state {folder} is not whole: of {messages} messages this machine sees {rows or 0}. "
             "Executors on other machines have another folder of that name, or one of them was lost. Name a folder "
             "with --state that the driver and all executors share."
         )
+
+
+def _rows_of_parts(folder: Path) -> int | None:
+    """Return the number of messages in the files of a state; None if one of its parts has no readable file."""
+    rows = [_rows_of(folder / name) for name in ("messages", "facts", "flows")]
+    return None if None in rows else rows[0]
 
 
 def _rows_of(folder: Path) -> int | None:
@@ -145,22 +165,51 @@ def _rows_of(folder: Path) -> int | None:
 
 def final_windows(windows: list[dict[str, Any]]) -> dict[str, list[int]]:
     """Return the counts of the final windows of a balance."""
-    return {
-        f"{row['window']}/{row['until']}": [row[name] for name in FINAL_COUNTS]
-        for row in windows
-        if row["state"] == "final"
-    }
+    return {_name(row): _counts(row) for row in windows if row["state"] == "final"}
 
 
-def reopened(windows: list[dict[str, Any]], final: Mapping[str, list[int]]) -> list[dict[str, Any]]:
-    """Return the windows that were final, and have other counts now."""
+def provisional_windows(windows: list[dict[str, Any]]) -> list[str]:
+    """Return the names of the other windows."""
+    return [_name(row) for row in windows if row["state"] != "final"]
+
+
+def reopened(windows: list[dict[str, Any]], before: Summary) -> list[dict[str, Any]]:
+    """Return the windows that were final in the audit of ``before``, and have other counts now.
+
+    A window that was merged meanwhile is compared with the sum of its parts, if all of them were final.
+    """
     found = []
+    ends = sorted(name.partition("/")[2] for name in before.final)
     for row in windows:
-        before = final.get(f"{row['window']}/{row['until']}")
-        now = [row[name] for name in FINAL_COUNTS]
-        if before is not None and before != now:
+        counts = before.final.get(_name(row))
+        if counts is None and ends and row["until"] <= ends[-1]:
+            counts = _sum_of_parts(row, before)
+        if counts is not None and counts != _counts(row):
             found.append({"window": row["window"], "until": row["until"], "state": row["state"]})
     return found
+
+
+def _sum_of_parts(row: dict[str, Any], before: Summary) -> list[int] | None:
+    """Return the counts of the windows within this one, or None if there were none, or if one was not final."""
+
+    first, last = str(row["window"]), str(row["until"])
+
+    def is_part(name: str) -> bool:
+        begin, _, until = name.partition("/")
+        return first <= begin and until <= last
+
+    parts = [counts for name, counts in before.final.items() if is_part(name)]
+    if before.provisional is None or not parts or any(is_part(name) for name in before.provisional):
+        return None
+    return [sum(numbers) for numbers in zip(*parts, strict=True)]
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['window']}/{row['until']}"
+
+
+def _counts(row: dict[str, Any]) -> list[int]:
+    return [row[name] for name in FINAL_COUNTS]
 
 
 def _address(path: Path) -> str:

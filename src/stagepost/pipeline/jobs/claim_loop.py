@@ -13,7 +13,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
+from pyspark import TaskContext
+
 from stagepost.app.logs import configure
+from stagepost.flow.clock import SECOND, Clock
 from stagepost.flow.errors import DeclarationError, StagepostError, StoreUnavailable
 from stagepost.flow.ids import node_name
 from stagepost.flow.urls import shown_url
@@ -46,12 +49,14 @@ class ProcessingPlan(TaskPlan):
 
     ``is_continuous``  the tasks wait for more messages when none is left
     ``round_seconds``  how long a task takes messages
+    ``round_ends_at``  the moment of the round's end, by the driver's clock
     """
 
     log_level: str = "WARNING"
     driver: str | None = None
     is_continuous: bool = False
     round_seconds: float = ROUND_SECONDS
+    round_ends_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,15 @@ class LoopFailure:
     def as_error(self) -> StagepostError:
         kinds: tuple[type[StagepostError], ...] = (DeclarationError, StoreUnavailable)
         return next(each for each in kinds if each.code == self.code)(self.text)
+
+
+def seconds_of_attempt(plan: ProcessingPlan, clock: Clock) -> float:
+    """Return how long an attempt of a task takes messages. One that follows a death has the rest of the round."""
+    context = TaskContext.get()
+    if context is None or context.attemptNumber() == 0:
+        # A clock of an executor that is wrong must not end each task at its begin.
+        return plan.round_seconds
+    return min(max((plan.round_ends_at - clock.now()) / SECOND, 0.0), plan.round_seconds)
 
 
 def run_claim_loop(plan: ProcessingPlan, numbers: Iterable[int]) -> Iterator[LoopFailure]:
@@ -118,7 +132,7 @@ class Task:
             on_orphaned=lambda _: os._exit(1),
             parent=os.getppid(),
         )
-        self._end_of_round = threading.Timer(plan.round_seconds, self._prefetcher.stop)
+        self._end_of_round = threading.Timer(seconds_of_attempt(plan, engine.clock), self._prefetcher.stop)
         self._end_of_round.daemon = True
         self._watchdog.start()
         self._housekeeper.start()

@@ -204,7 +204,8 @@ class Driver:
     def _run_round(self) -> Exception | None:
         """Run a round of tasks. Return the error if it failed for a reason that may pass."""
         try:
-            tasks = Round(SparkLoops(self._spark, self._plan), self._clock.monotonic)
+            loops = SparkLoops(self._spark, self._plan, self._clock.now)
+            tasks = Round(loops, self._plan.round_seconds, self._clock.monotonic)
             error = tasks.wait(self._must_end)
         except SPARK_ERRORS as gone:
             # No job raises here. The driver could not ask Java for the number of slots.

@@ -14,6 +14,7 @@ from typing import Any
 from stagepost.pipeline.report import plots
 from stagepost.pipeline.report.markup import Markup, element, join
 from stagepost.pipeline.report.scale import count, milliseconds, moment, size
+from stagepost.ports.findings import counted
 
 Facts = dict[str, Any]
 Rows = list[dict[str, Any]]
@@ -185,7 +186,7 @@ def _windows(found: Facts) -> Markup:
     ]
     table = element(
         "details",
-        element("summary", f"All {count(len(body))} windows as a table"),
+        element("summary", f"{counted(len(body), 'window')} as a table"),
         _table(("window", *WINDOW_COUNTS, "state"), body),
     )
     return _section(
