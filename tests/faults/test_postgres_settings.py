@@ -156,6 +156,63 @@ def test_transactions_of_stageposts_own_are_read_committed_whatever_the_default_
     assert [*levels, *row] == ["read committed"] * 3
 
 
+# Settings of how values are written and read. The handlers keep them.
+SPELLINGS = {
+    "dates of Germany": ("DateStyle", "German"),
+    "dates of SQL": ("DateStyle", "SQL, DMY"),
+    "intervals": ("IntervalStyle", "sql_standard"),
+    "bytes": ("bytea_output", "escape"),
+    "floats": ("extra_float_digits", "-15"),
+    "half hours": ("timezone", "America/St_Johns"),
+    "an offset": ("timezone", "<-03>+03"),
+    "backslashes": ("standard_conforming_strings", "off"),
+    "latin": ("client_encoding", "LATIN1"),
+    "no encoding": ("client_encoding", "SQL_ASCII"),
+    "arrays": ("array_nulls", "off"),
+    "nulls": ("transform_null_equals", "on"),
+    "identifiers": ("quote_all_identifiers", "on"),
+    "a search path": ("search_path", "mine"),
+}
+
+
+@pytest.mark.parametrize("source", ["database", "role"])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_flows_run_whatever_the_default_spelling_of_values_is(
+    mortal_url: str, set_at: Set, source: str, spelling: str
+) -> None:
+    with psycopg.connect(mortal_url) as connection:
+        connection.execute("CREATE SCHEMA mine")
+    name, value = SPELLINGS[spelling]
+    set_at(source, name, value)
+    store = PostgresStore(mortal_url)
+    order, moment = Order("é€\\'\""), SystemClock().now()
+    app = App("shop", database=mortal_url)
+    handled: list[Order] = []
+    seen: list[object] = []
+
+    @app.endpoint("pay")
+    def pay(ctx: Context, order: Order) -> None:
+        handled.append(order)
+        seen.append(ctx.sql("SELECT current_setting(:name)", name=name).scalar())
+
+    app.start(pay, order, flow_id="é€\\")
+    with closing(Harness(app)) as worker:
+        worker.drain()
+    app.close()
+    assert handled == [order]
+    # Not the encoding, because the driver's texts are UTF-8.
+    with psycopg.connect(mortal_url) as connection:
+        own = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
+    assert name == "client_encoding" or (*seen,) == own
+    with closing(store.session()) as session, closing(store.session()) as lost:
+        assert session.run("terminate_backend", lost._backend or ()).fetchone() == (True,)
+        session.begin(is_durable=True)
+        session.retention.cut(moment)
+        session.commit()
+        (closed,) = session.retention.closed_ranges()
+        assert 0 < closed.first < closed.next
+
+
 # What no session can set
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -53,7 +52,11 @@ ROLLBACK = Statement(b"ROLLBACK", ())
 SHOW_PREPARED_MAX = Statement(b"SELECT current_setting('max_prepared_transactions')::int", ())
 # PREPARE TRANSACTION and its like take no parameters, so the global id is part of their text.
 GID = re.compile(r"stagepost:[0-9a-z:.-]{1,180}")
-WHO_AM_I = b"SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+# The start is a number, because the driver reads a timestamp in no DateStyle but ISO.
+WHO_AM_I = (
+    b"SELECT pid, (extract(epoch FROM backend_start) * 1000000)::bigint FROM pg_stat_activity "
+    b"WHERE pid = pg_backend_pid()"
+)
 # A handler's settings, such as a search_path, must not affect Stagepost's statements in the same transaction. Functions
 # may change settings too, and Stagepost does not see their texts.
 RESETS = (Statement(b"RESET ALL", ()), Statement(b"RESET ROLE", ()), SETTINGS)
@@ -85,9 +88,9 @@ class PostgresSession(PostgresWriter):
         self._clearances: Sequence[Statement] = ()
         self._interruption: StagepostError | None = None
         self._broken_by: Exception | None = None
-        # The server processes of lost connections, which may still run: process id and start.
-        self._lost: list[tuple[int, datetime]] = []
-        self._backend: tuple[int, datetime] | None = None
+        # The server processes of lost connections, which may still run: process id, and start in microseconds.
+        self._lost: list[tuple[int, int]] = []
+        self._backend: tuple[int, int] | None = None
         super().__init__(notifier)
         self.prepared = self
         self._open()
@@ -99,7 +102,7 @@ class PostgresSession(PostgresWriter):
             with connection.ours():
                 cursor = Cursor(connection)
                 cursor.execute(SETTINGS.text)
-                pid, started = cursor.execute(WHO_AM_I).fetchone() or (0, None)
+                pid, started = cursor.execute(WHO_AM_I).fetchone() or (0, 0)
                 # A pooler may have given the server process to another client by the time this connection is lost.
                 backend = (pid, started) if pid == connection.info.backend_pid else None
         except psycopg.Error as error:

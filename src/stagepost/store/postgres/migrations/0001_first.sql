@@ -200,7 +200,7 @@ CREATE TABLE stagepost_journal_kept PARTITION OF stagepost_journal FOR VALUES FR
 CREATE TABLE stagepost_journal_open PARTITION OF stagepost_journal FOR VALUES FROM (1) TO (MAXVALUE);
 
 -- Ends the open range behind the ids that were given out, and begins another one. Returns where it begins; NULL if the
--- open range has no lines, and goes on.
+-- open range has no lines, and goes on. The pattern has no backslash, because standard_conforming_strings may be off.
 CREATE FUNCTION stagepost_cut_journal() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     first bigint;
@@ -212,7 +212,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    SELECT substring(pg_get_expr(relpartbound, oid) FROM 'FROM \(''(\d+)''\)')::bigint INTO first
+    SELECT substring(pg_get_expr(relpartbound, oid) FROM 'FROM [(]''([0-9]+)''[)]')::bigint INTO first
     FROM pg_class WHERE oid = 'stagepost_journal_open'::regclass;
     behind := nextval(pg_get_serial_sequence('stagepost_journal', 'id'));
     range := 'stagepost_journal_' || first;
