@@ -15,7 +15,7 @@ from django.db.models import F, Sum
 from django.db.models.functions import TruncDay
 from django.db.transaction import TransactionManagementError
 
-from stagepost import App, Context, DeclarationError, IllegalCall, Target, TransactionBoundary
+from stagepost import App, Context, DeclarationError, IllegalCall, ReplyTimeout, Target, TransactionBoundary
 from stagepost.integrations.django import DjangoSessions
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Abandoned, Buried, Completed, Redelivered
@@ -297,6 +297,39 @@ def test_the_reply_of_a_request_may_be_waited_for_in_a_later_block(app: App, har
     assert [type(each) for each in harness().drain()] == [Completed]
     with transaction.atomic():
         assert future.result(PATIENCE_SECONDS) == Order("o1")
+
+
+def test_the_reply_of_a_request_may_be_waited_for_in_a_later_call_of_an_atomic_function(
+    app: App, harness: Callable[..., Harness]
+) -> None:
+    @app.endpoint("ask")
+    def ask(ctx: Context, order: Order) -> Order:
+        return order
+
+    call: Any = transaction.atomic(lambda function: function())
+    future = call(lambda: app.request(ask, Order("o1"), flow_id="o1", session=connection))
+    assert [type(each) for each in harness().drain()] == [Completed]
+    assert call(lambda: future.result(PATIENCE_SECONDS)) == Order("o1")
+
+
+def test_a_request_whose_savepoint_rolled_back_is_not_waiting_for_a_commit(app: App) -> None:
+    @app.endpoint("ask")
+    def ask(ctx: Context, order: Order) -> Order:
+        return order
+
+    with transaction.atomic():
+        with transaction.atomic():
+            kept = app.request(ask, Order("kept"), flow_id="kept", session=connection)
+        with suppress(ValueError), transaction.atomic():
+            undone = app.request(ask, Order("undone"), flow_id="undone", session=connection)
+            raise ValueError
+        with pytest.raises(ReplyTimeout):
+            undone.result(0)
+        with pytest.raises(IllegalCall, match="Commit first"):
+            kept.result(0)
+    with pytest.raises(ReplyTimeout):
+        kept.result(0)
+    assert flows(app) == 1
 
 
 def test_a_reply_is_not_waited_for_in_another_thread_while_the_block_is_open(app: App) -> None:

@@ -65,6 +65,8 @@ class Requester:
                 f"result to the database. See: stagepost trace {flow_id}",
                 [wanted.key],
             )
+        if caller is not None:
+            caller.follow()
         return ReplyFuture(target, wanted.key, pending, caller)
 
     def close(self) -> None:

@@ -228,23 +228,28 @@ class JoinedConnection:
     def __init__(self, connection: Any) -> None:
         # A proxy is another connection in another thread.
         self._connection = connections[connection.alias] if isinstance(connection, ConnectionProxy) else connection
-        self._block: object = None
 
     def driver_connection(self) -> object:
         connection = self._connection
         connection.validate_thread_sharing()
         connection.validate_no_broken_transaction()
         connection.ensure_connection()
-        self._block = self._outermost()
         return connection.connection
+
+    def follow(self) -> None:
+        if self._connection.in_atomic_block:
+            self._connection.on_commit(self._mark)
+
+    def _mark(self) -> None:
+        """Mark the open transaction, and do nothing.
+
+        Django removes it at the commit, and when the block or its savepoint rolls back. A block is no mark, because a
+        decorated function has the same block in each call.
+        """
 
     @property
     def is_open(self) -> bool:
-        return self._block is not None and self._block is self._outermost()
-
-    def _outermost(self) -> object:
-        """Return the block whose end commits the connection; None outside any block."""
-        return next(iter(self._connection.atomic_blocks), None) if self._connection.in_atomic_block else None
+        return any(each[1] == self._mark for each in list(self._connection.run_on_commit))
 
 
 def join(session: object) -> JoinedConnection:

@@ -249,13 +249,14 @@ class JoinedSession:
             if not connection.in_transaction():
                 # Without it, the caller's commit() would commit nothing.
                 connection.begin()
-            self._transaction = connection.get_transaction()
         else:
             connection = session.connection()
-            # A scoped session is another one in another thread.
-            own = session() if isinstance(session, scoped_session) else session
-            self._transaction = own.get_transaction()
         return connection.connection.driver_connection
+
+    def follow(self) -> None:
+        # A scoped session is another one in another thread.
+        own = self._session() if isinstance(self._session, scoped_session) else self._session
+        self._transaction = own.get_transaction()
 
     @property
     def is_open(self) -> bool:

@@ -20,9 +20,12 @@ class CallersSession(Protocol):
     def driver_connection(self) -> object:
         """Return the driver's connection, which the session's next commit commits. Raises the session's errors."""
 
+    def follow(self) -> None:
+        """Follow the transaction in which flows were started, for ``is_open``."""
+
     @property
     def is_open(self) -> bool:
-        """Say whether the transaction in which flows were started has not ended yet."""
+        """Say whether the transaction that is followed has not ended yet."""
 
 
 class DriverConnection:
@@ -35,6 +38,9 @@ class DriverConnection:
 
     def driver_connection(self) -> object:
         return self._connection
+
+    def follow(self) -> None:
+        """Nothing, because a driver does not tell the end of its transaction."""
 
 
 def callers_session(connection: object, session: object) -> CallersSession:
