@@ -132,8 +132,8 @@ def check_columns(options: Options, schema: StructType) -> None:
         if not field.nullable:
             # Spark would believe it, and leave out its tests for null without looking at a row.
             raise DeclarationError(
-                f"the schema says that column {field.name} of {table} is never null, which the source does not promise; "
-                "leave NOT NULL, or nullable=False, out"
+                f"the schema says that column {field.name} of {table} is never null, which the source does not "
+                "promise; leave NOT NULL, or nullable=False, out"
             )
 
 

@@ -23,9 +23,7 @@ class Copy:
     """A query that counts the lines of each flow. Its batches wait at a gate, and die if they are told so."""
 
     def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
-        self._lines = (
-            spark.readStream.format("stagepost").options(url=url, reader="copy", columns="id,flow_id").load()
-        )
+        self._lines = spark.readStream.format("stagepost").options(url=url, reader="copy", columns="id,flow_id").load()
         self._checkpoint = str(folder)
         self.entered = Event()
         self.gate = Event()
