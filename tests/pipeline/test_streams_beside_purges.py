@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from stagepost.runtime.purge_service import purge_all
 from tests.pipeline.archives import RULES, Shelf
