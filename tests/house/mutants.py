@@ -1785,6 +1785,15 @@ MUTANTS: Sequence[Mutant] = (
         tests=["tests/receiver/test_receive.py::test_a_message_is_new_until_its_work_is_committed[sqlite]"],
     ),
     Mutant(
+        promise="a copy of a handled message gets the consumer's answer again under each limit",
+        file="stagepost/gateway/receiver/delivery.py",
+        find="if received.is_new and self._body.is_too_long:",
+        replace="if self._body.is_too_long:",
+        tests=[
+            "tests/receiver/test_middleware.py::test_a_handled_message_gets_its_answer_under_a_lower_limit[sqlite-asgi]"
+        ],
+    ),
+    Mutant(
         promise="a slow route takes no thread of another",
         file="stagepost/worker/process.py",
         find="if each.threads is None}",

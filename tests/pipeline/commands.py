@@ -54,7 +54,9 @@ class Cli:
         self._app = ""
 
         @contextmanager
-        def shared(name: str, options: SparkOptions, *, is_divided: bool = True) -> Iterator[SparkSession]:
+        def shared(
+            name: str, options: SparkOptions, *, is_divided: bool = True, is_brief: bool = False
+        ) -> Iterator[SparkSession]:
             yield spark
 
         for command in ("initiate", "process", "audit", "reconcile", "reconcile_rows", "archive"):

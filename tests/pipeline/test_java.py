@@ -228,6 +228,43 @@ def test_a_session_starts_where_stagepost_is_installed_in_a_folder_with_a_blank(
     assert done.stdout.strip() == "3", done.stderr
 
 
+FLAGS = """
+import json, os, sys
+os.cpu_count = lambda: int(sys.argv[1])
+from stagepost.pipeline.session import spark_session
+from stagepost.pipeline.spark_options import SparkOptions
+options = SparkOptions("local[1]", settings=json.loads(sys.argv[3]))
+with spark_session("flags", options, is_brief=bool(sys.argv[2])) as spark:
+    bean = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+    print(json.dumps([each for each in bean.getInputArguments() if each.startswith("-XX:")]))
+"""
+SERIAL, QUICK, PARALLEL = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+UseParallelGC"
+
+
+@pytest.mark.more
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("processors", "is_brief", "settings", "variables", "flags"),
+    [
+        (2, True, {}, {}, {SERIAL, QUICK}),
+        (3, False, {}, {}, set()),
+        (2, True, {"spark.driver.extraJavaOptions": PARALLEL}, {}, {PARALLEL}),
+        (2, True, {}, {"JDK_JAVA_OPTIONS": PARALLEL}, {PARALLEL}),
+    ],
+    ids=["few processors and few rows", "many of both", "a setting of the user", "a variable of the user"],
+)
+def test_java_starts_with_options_for_the_machine_and_the_job_unless_the_user_gave_any(
+    processors: int, is_brief: bool, settings: dict[str, str], variables: dict[str, str], flags: set[str]
+) -> None:
+    unset = {"SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"}
+    environment = {name: value for name, value in os.environ.items() if name not in unset} | variables
+    words = [sys.executable, "-c", FLAGS, str(processors), "yes" if is_brief else "", json.dumps(settings)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    # Spark has flags of its own.
+    assert set(json.loads(done.stdout)) & {SERIAL, QUICK, PARALLEL} == flags
+
+
 # Reads its input to the end, as Java does, and ends some time later.
 SLOW_TO_END = "import sys, time; sys.stdin.read(); time.sleep(0.2)"
 
@@ -239,7 +276,7 @@ def test_session_of_a_command_waits_until_java_has_ended(
     """A Java process that outlives its command holds the pipe of the caller open."""
 
     @contextmanager
-    def without_java(name: str, options: SparkOptions, *, is_divided: bool) -> Iterator[None]:
+    def without_java(name: str, options: SparkOptions, *, is_divided: bool, is_brief: bool) -> Iterator[None]:
         yield
 
     monkeypatch.setattr("stagepost.pipeline.session.spark_session", without_java)

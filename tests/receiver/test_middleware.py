@@ -150,6 +150,24 @@ def test_a_body_that_is_too_long_or_cut_off_reaches_no_application(url: str, con
     assert entries(connect) == []
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_handled_message_gets_its_answer_under_a_lower_limit(url: str, connect: Connect, kind: str) -> None:
+    app: Any = {"asgi": asgi_application, "wsgi": wsgi_application}[kind](url)
+    call: Any = {"asgi": call_asgi, "wsgi": call_wsgi}[kind]
+    body = json.dumps({"id": "o1", "note": "n" * 200_000}).encode()
+    first = call(app, body)
+    app._body_max = 5
+    again = call(app, body)
+    assert (first[0], first[2]) == (again[0], again[2]) == (200, b'{"receipt": "o1"}')
+    assert call(app, body + b" ")[0] == 422
+    assert call(app, body, "m2")[0] == 413
+    with closing(connect()) as other:
+        receive(other, "m3", body)
+        assert call(app, body, "m3")[0] == 425
+        other.rollback()
+    assert entries(connect) == ["o1"]
+
+
 def test_an_application_that_commits_by_itself_is_caught(connect: Connect) -> None:
     def commits(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         write(environ[CONNECTION], "o1")

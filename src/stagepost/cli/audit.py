@@ -127,9 +127,10 @@ def audit(
         )
         command = AuditCommand(job, terms, database, state_folder, free_gib, archive, findings_to, html)
         begun = command.begin()
+        is_brief = every_seconds is None and job.is_brief(begun.url, begun.until, begun.former, begun.archived)
         with (
             stoppable() as request,
-            session("stagepost audit", spark_options) as spark,
+            session("stagepost audit", spark_options, is_brief=is_brief) as spark,
             job_progress(spark, "stagepost audit") as shown,
         ):
             report = command.run_first(begun, every_seconds, spark, request, shown)

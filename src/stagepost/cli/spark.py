@@ -66,11 +66,11 @@ def load_job(name: str) -> Any:
 
 
 @contextmanager
-def session(name: str, options: SparkOptions, *, is_divided: bool = True) -> Iterator[Any]:
-    """Open a Spark session for the block. Java ends with it. ``is_divided`` is as for ``spark_session``."""
+def session(name: str, options: SparkOptions, *, is_divided: bool = True, is_brief: bool = False) -> Iterator[Any]:
+    """Open a Spark session for the block. Java ends with it. The parameters are those of ``spark_session``."""
     from stagepost.pipeline.session import end_java, spark_session  # noqa: PLC0415 - slow; a job was loaded before
 
-    manager = spark_session(name, options, is_divided=is_divided)
+    manager = spark_session(name, options, is_divided=is_divided, is_brief=is_brief)
     try:
         # In the main thread, Spark would replace our handler of Ctrl-C.
         spark = run_in_thread(manager.__enter__)

@@ -43,6 +43,8 @@ SPECULATION = "spark.speculation"
 # Java would choose a collector with threads of its own, and few processors have no time for these beside Spark's.
 SERIAL = "-XX:+UseSerialGC"
 FEW_PROCESSORS = 2
+# Java's first compiler alone: its code runs slower, and is there sooner.
+QUICK = "-XX:TieredStopAtLevel=1"
 JAVA_DEFAULTS = "spark.driver.defaultJavaOptions"
 JAVA_SETTINGS = (JAVA_DEFAULTS, "spark.driver.extraJavaOptions", "spark.driver.memory")
 JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
@@ -79,16 +81,19 @@ def is_local(master: str) -> bool:
 
 
 @contextmanager
-def spark_session(name: str, options: SparkOptions | None = None, *, is_divided: bool = True) -> Iterator[SparkSession]:
+def spark_session(
+    name: str, options: SparkOptions | None = None, *, is_divided: bool = True, is_brief: bool = False
+) -> Iterator[SparkSession]:
     """Open a session that ends with the block. Raises ``DeclarationError`` if no Java is found, or Spark cannot start.
 
     ``is_divided``  the jobs are divided by the slots, so a session on a cluster first waits for its executors
+    ``is_brief``    the jobs have few rows, and end before it pays that Java compiles them well
 
     Under spark-submit, its Java process and its settings are used.
     """
     options = options or SparkOptions()
     try:
-        session = _build(name, options, is_divided=is_divided)
+        session = _build(name, options, is_divided=is_divided, is_brief=is_brief)
         _silence_lost_calls(session)
     except SPARK_ERRORS as error:
         master = options.master or "of its settings"
@@ -212,9 +217,9 @@ def wait_for_slots(
             seen, changed = found, now
 
 
-def _build(name: str, options: SparkOptions, *, is_divided: bool) -> SparkSession:
+def _build(name: str, options: SparkOptions, *, is_divided: bool, is_brief: bool) -> SparkSession:
     if SUBMITTED_VARIABLE not in os.environ:
-        _start_java(options)
+        _start_java(options, is_brief=is_brief)
     SparkContext._ensure_initialized()  # noqa: SLF001 - only Java knows the settings of spark-defaults.conf
     conf = SparkConf()
     conf.setAppName(name)
@@ -260,7 +265,7 @@ def _reason(error: Exception) -> str:
     return "the master does not answer, or has ended the application" if "stopped SparkContext" in text else text
 
 
-def _start_java(options: SparkOptions) -> None:
+def _start_java(options: SparkOptions, *, is_brief: bool) -> None:
     """Start the Java process of this process, unless it runs. Some settings count at its start only."""
     provide_java()
     # Java looks for the data source by this Python, so it must be known before.
@@ -268,8 +273,8 @@ def _start_java(options: SparkOptions) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", python)
     at_start = SparkConf(loadDefaults=False)
     if is_local(options.master or _default(MASTER) or LOCAL):
-        if (os.cpu_count() or 1) <= FEW_PROCESSORS and not _has_java_options(options):
-            at_start.set(JAVA_DEFAULTS, SERIAL)
+        if not _has_java_options(options):
+            at_start.set(JAVA_DEFAULTS, " ".join(_java_defaults(is_brief=is_brief)))
         # Spark's pages listen on the address of this variable, and by default on all addresses of the machine.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Java's options are split at blanks, and a URI has none.
@@ -283,6 +288,13 @@ def _start_java(options: SparkOptions) -> None:
     for name, value in options.settings.items():
         at_start.set(name, value)
     SparkContext._ensure_initialized(conf=at_start)  # noqa: SLF001
+
+
+def _java_defaults(*, is_brief: bool) -> Iterator[str]:
+    if (os.cpu_count() or 1) <= FEW_PROCESSORS:
+        yield SERIAL
+    if is_brief:
+        yield QUICK
 
 
 def _has_java_options(options: SparkOptions) -> bool:

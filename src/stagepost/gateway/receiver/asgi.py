@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from stagepost.gateway.receiver.delivery import BODY_MAX, CONNECTION, ID_HEADER, Answer, Delivery, missing_id, too_long
+from stagepost.gateway.receiver.delivery import BODY_MAX, CONNECTION, ID_HEADER, Answer, Body, Delivery, missing_id
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -22,7 +22,7 @@ class AsgiReceiver:
                  ``scope["stagepost.connection"]``, and neither commits nor rolls back. An ``sqlite3`` connection needs
                  ``check_same_thread=False``, because threads share it, one after the other
     ``header``   the header with the id
-    ``body_max`` the bytes of a body; a longer one gets 413
+    ``body_max`` the bytes of a new message; a longer one gets 413. A copy of a handled message gets its answer again
 
     A success commits, and its answer is kept for later copies. Any other answer, or an error, rolls back. Requests
     without a body to protect (all but POST) pass through.
@@ -47,13 +47,10 @@ class AsgiReceiver:
         body = await self._read(receive)
         if body is None:
             return
-        if len(body) > self._body_max:
-            await _send(send, too_long(self._body_max))
-            return
         delivery = Delivery(self._connect, ids[0].decode("latin-1"), body)
         answer = await asyncio.to_thread(delivery.open)
         if answer is None:
-            answer = await self._work(scope, delivery, body)
+            answer = await self._work(scope, delivery, body.content)
         await _send(send, answer)
 
     async def _work(self, scope: Scope, delivery: Delivery, body: bytes) -> Answer:
@@ -69,16 +66,16 @@ class AsgiReceiver:
         other = await asyncio.to_thread(delivery.close, answer.status, kinds.get("content-type"), answer.body)
         return other or answer
 
-    async def _read(self, receive: Receive) -> bytes | None:
-        """Return the body, cut off beyond the limit. None if the connection ended before it."""
-        body = bytearray()
+    async def _read(self, receive: Receive) -> Body | None:
+        """Return the body. None if the connection ended before it."""
+        body = Body(self._body_max)
         while True:
             message = await receive()
             if message["type"] != "http.request":
                 return None
-            body += message.get("body", b"")
-            if not message.get("more_body", False) or len(body) > self._body_max:
-                return bytes(body)
+            body.add(message.get("body", b""))
+            if not message.get("more_body", False):
+                return body
 
 
 class Caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from stagepost.gateway.receiver.received import (
     begin,
     is_in_transaction,
     keep_answer,
-    receive,
+    record,
 )
 
 # The key of the connection in an ASGI scope and in a WSGI environment.
@@ -47,10 +48,40 @@ class Answer:
         return REASONS.get(self.status, "OK" if self.status in SUCCESS else "Unknown")
 
 
+class Body:
+    """A request's body. One that grows longer than ``size_max`` bytes has only its digest, and takes no memory."""
+
+    def __init__(self, size_max: int) -> None:
+        self.size_max = size_max
+        self.size = 0
+        self._kept = bytearray()
+        self._hash = hashlib.sha256()
+
+    def add(self, part: bytes) -> None:
+        self.size += len(part)
+        self._hash.update(part)
+        if self.is_too_long:
+            self._kept.clear()
+        else:
+            self._kept += part
+
+    @property
+    def is_too_long(self) -> bool:
+        return self.size > self.size_max
+
+    @property
+    def content(self) -> bytes:
+        return bytes(self._kept)
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
 class Delivery:
     """The work for one message, in one transaction on a connection of its own."""
 
-    def __init__(self, connect: Callable[[], Any], message_id: str, body: bytes) -> None:
+    def __init__(self, connect: Callable[[], Any], message_id: str, body: Body) -> None:
         self._connect = connect
         self._message_id = message_id
         self._body = body
@@ -64,7 +95,7 @@ class Delivery:
         try:
             self.connection = self._connect()
             begin(self.connection)
-            received = receive(self.connection, self._message_id, self._body)
+            received = record(self.connection, self._message_id, self._body.digest)
         except InvalidId as error:
             return self._refused(400, str(error))
         except AnotherBody as error:
@@ -74,6 +105,8 @@ class Delivery:
         except BaseException:
             self.abandon()
             raise
+        if received.is_new and self._body.is_too_long:
+            return self._refused(413, f"the body is longer than {self._body.size_max} bytes")
         if received.is_new:
             return None
         self.abandon()
@@ -131,7 +164,3 @@ def problem(status: int, detail: str, headers: list[tuple[str, str]] | None = No
 
 def missing_id(header: str) -> Answer:
     return problem(400, f"the request has no header {header}, by which a copy would be recognised")
-
-
-def too_long(most: int) -> Answer:
-    return problem(413, f"the body is longer than {most} bytes")

@@ -61,10 +61,14 @@ def receive(connection: Any, message_id: str, body: bytes = b"") -> Received:
     Raises ``AtWork``, ``AnotherBody``, ``InvalidId``, and the driver's errors. ``IllegalCall`` in autocommit mode
     without an open transaction.
     """
+    return record(connection, message_id, hashlib.sha256(body).hexdigest())
+
+
+def record(connection: Any, message_id: str, digest: str) -> Received:
+    """Do as ``receive``, for a body with this SHA-256 digest."""
     check_id("the message id", message_id)
     dialect = dialect_of(connection)
     _check_transaction(connection, dialect)
-    digest = hashlib.sha256(body).hexdigest()
     with closing(_cursor(connection, dialect)) as cursor:
         if dialect == "postgres":
             cursor.execute(statement(dialect, "lock"), {"message_id": message_id})

@@ -11,13 +11,16 @@ from stagepost.gateway.receiver.delivery import (
     CONNECTION,
     ID_HEADER,
     Answer,
+    Body,
     Delivery,
     missing_id,
     problem,
-    too_long,
 )
 
 Environment = dict[str, Any]
+# A long body is read in parts, so that it takes no memory.
+PART_BYTES = 65_536
+
 StartResponse = Callable[..., Any]
 Application = Callable[[Environment, StartResponse], Iterable[bytes]]
 
@@ -47,7 +50,7 @@ class WsgiReceiver:
         answer = delivery.open()
         if answer is not None:
             return _respond(start_response, answer)
-        return self._work(environ, start_response, delivery, body)
+        return self._work(environ, start_response, delivery, body.content)
 
     def _work(
         self, environ: Environment, start_response: StartResponse, delivery: Delivery, body: bytes
@@ -80,14 +83,14 @@ class WsgiReceiver:
         start_response(status, headers)
         return [bytes(written)]
 
-    def _read(self, environ: Environment) -> bytes | Answer:
-        """Return the body, or the answer to a request whose body is too long or not whole."""
+    def _read(self, environ: Environment) -> Body | Answer:
+        """Return the body, or the answer to a request whose body is not whole."""
         length = environ.get("CONTENT_LENGTH") or "0"
         size = int(length) if length.isdecimal() else 0
-        if size > self._body_max:
-            return too_long(self._body_max)
-        body: bytes = environ["wsgi.input"].read(size)
-        if len(body) < size or "HTTP_TRANSFER_ENCODING" in environ:
+        body = Body(self._body_max)
+        while part := environ["wsgi.input"].read(min(PART_BYTES, size - body.size)):
+            body.add(part)
+        if body.size < size or "HTTP_TRANSFER_ENCODING" in environ:
             return problem(400, "the body is not whole, or has no Content-Length")
         return body
 

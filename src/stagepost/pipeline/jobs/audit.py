@@ -60,7 +60,7 @@ from stagepost.pipeline.transforms.losses import doubled, latest_first
 from stagepost.pipeline.transforms.messages import JOURNAL_COLUMNS, merge_messages, message_facts, node_entries
 from stagepost.pipeline.transforms.state import add_facts, add_flows, needed, settled_flows, settling
 from stagepost.pipeline.transforms.windows import WindowGrid
-from stagepost.pipeline.tuning import tuned
+from stagepost.pipeline.tuning import FEW_ROWS, tuned
 from stagepost.ports.findings import counted
 from stagepost.ports.journal import Position, Span
 from stagepost.ports.outbox import NO_BACKLOG, Backlog
@@ -157,10 +157,8 @@ def audit(
     """
     seen_until = at if unseen.oldest_at is None else min(at, unseen.oldest_at)
     begin = {} if former is None else {"from": former.position}
-    span = Span(None if former is None else former.position, Position.read(str(until)))
-    bounds = driver_of(url).export(url).journal_bounds(span)
     archived = archived if former is None else None
-    lines = max(bounds.high - bounds.low, 0) + (0 if archived is None else archived.rows)
+    lines = lines_of(url, until, former, archived)
     before = [] if former is None else former.summary.sizes
     scope = _Scope(
         spark=spark,
@@ -176,11 +174,10 @@ def audit(
         is_saved=save_to is not None,
         describe=describe,
     )
-    kept = 0 if former is None else former.summary.messages
     nodes = Observation("nodes")
     load_quietly(spark)
     try:
-        with tuned(spark, lines + kept) as partitions:
+        with tuned(spark, lines + kept_by(former)) as partitions:
             limits = {"until": until, "numPartitions": partitions, **begin}
             journal = read_journal(spark, url, JOURNAL_COLUMNS, archived, **limits)
             parts = message_facts(journal.observe(nodes, node_entries().alias("nodes")))
@@ -200,6 +197,22 @@ def audit(
                 messages.unpersist()
     except SPARK_ERRORS as error:
         raise AuditFailed(f"the audit did not finish, so nothing is proved: {describe_error(error)}") from error
+
+
+def is_brief(url: str, until: int, former: AuditState | None, archived: ArchivedJournal | None) -> bool:
+    """Return whether the audit has so few rows that it ends before it pays that Java compiles well."""
+    return lines_of(url, until, former, archived) + kept_by(former) < FEW_ROWS
+
+
+def lines_of(url: str, until: int, former: AuditState | None, archived: ArchivedJournal | None) -> int:
+    """Return about how many lines the audit reads."""
+    span = Span(None if former is None else former.position, Position.read(str(until)))
+    bounds = driver_of(url).export(url).journal_bounds(span)
+    return max(bounds.high - bounds.low, 0) + (0 if archived is None else archived.rows)
+
+
+def kept_by(former: AuditState | None) -> int:
+    return 0 if former is None else former.summary.messages
 
 
 def _save(
