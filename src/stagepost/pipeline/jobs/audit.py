@@ -338,7 +338,7 @@ def _report(
             for row in stages
             if row["committed"]
         ],
-        dead_letters=letter_rows(letters, stages),
+        dead_letters=letter_rows(letters, stages, scope.grid.width_at),
         retention=retention,
         types=type_rows(retention),
         growth=growth_of(
