@@ -100,12 +100,10 @@ def named(given: Mapping[str, str], names: Sequence[str], role: str = "source") 
 def whole_number(name: str, value: str, most: int = NUMBER_MAX) -> int:
     """Return the number. Raises ``DeclarationError`` for a text that is no whole number from 1 to ``most``."""
     number = int(value) if _NUMBER.fullmatch(value) else 0
-    if not number:
+    if not 0 < number <= most:
         raise DeclarationError(
-            f"option {name} of the source stagepost must be a whole number above 0, not {value!r:.60}"
+            f"option {name} of the source stagepost must be a whole number from 1 to {most}, not {value!r:.60}"
         )
-    if number > most:
-        raise DeclarationError(f"option {name} of the source stagepost must be at most {most}, not {number}")
     return number
 
 
@@ -130,6 +128,12 @@ def check_columns(options: Options, schema: StructType) -> None:
             raise DeclarationError(
                 f"column {field.name} of {table} is a {declared.simpleString()}, not a "
                 f"{field.dataType.simpleString()}; read it as it is, and cast it"
+            )
+        if not field.nullable:
+            # Spark would believe it, and leave out its tests for null without looking at a row.
+            raise DeclarationError(
+                f"the schema says that column {field.name} of {table} is never null, which the source does not "
+                "promise; leave NOT NULL, or nullable=False, out"
             )
 
 

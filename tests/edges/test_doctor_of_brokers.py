@@ -182,6 +182,7 @@ def test_activemq_without_its_file_shows_the_delay_of_its_answers(activemq: Acti
         ("<plugins>", "<plugins><discardingDLQBrokerPlugin/>", "discardingDLQBrokerPlugin", LOSES),
         ("<plugins>", '<plugins><timeStampingBrokerPlugin ttlCeiling="60000"/>', "timeStampingBrokerPlugin", LOSES),
         ("<plugins>", '<policyEntry gcInactiveDestinations="true"/><plugins>', "policyEntry gcInactive", LOSES),
+        ("<plugins>", '<policyEntry gcInactiveDestinations="TRUE"/><plugins>', "policyEntry gcInactive", LOSES),
         ("<plugins>", '<policyEntry persistJMSRedelivered="true"/><plugins>', "policyEntry persistJMS", SLOWS),
     ],
 )

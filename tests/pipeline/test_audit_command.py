@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stagepost.app.app import engine_of
-from stagepost.cli.interruption import StopRequest
 from stagepost.flow.clock import SystemClock
-from stagepost.pipeline.jobs import audit as audit_job
 from stagepost.pipeline.jobs.audit import AuditTerms, audit
 from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.runtime.declarations import declare_stages
@@ -292,46 +288,6 @@ def test_the_advice_names_types_and_what_it_cannot_know(cli: Cli, books: Books) 
     shown = cli("audit", "--stuck", "100000")
     assert "Order, of 1 stage: keep ids for 72 h, guard reactive" in shown.out
     assert "the disk is full in" in shown.out
-
-
-@pytest.mark.more
-def test_with_every_each_audit_continues_where_the_last_one_ended(
-    cli: Cli, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, away = tmp_path / "shop.db", tmp_path / "away.db"
-    turns: list[Callable[[], object]] = [
-        lambda: books.start(orders(2)),
-        lambda: file.rename(away),
-        lambda: away.rename(file),
-        lambda: monkeypatch.setattr(audit_job, "audit", fail_once),
-        lambda: books.change("DELETE FROM stagepost_ready WHERE flow_id = 'o1'"),
-    ]
-
-    def fail_once(*_: object, **__: object) -> None:
-        monkeypatch.setattr(audit_job, "audit", audit)
-        raise audit_job.AuditFailed("the executors went away.")
-
-    def wait(seconds: float, request: StopRequest, shown: object) -> None:
-        assert seconds == 60
-        if not turns:
-            request.signal = signal.SIGINT
-        request.check()
-        turns.pop(0)()
-
-    monkeypatch.setattr("stagepost.cli.audit.wait", wait)
-    words = ("--state", str(tmp_path / "state"), "--every", "60")
-    answer = cli.audit(*words)
-    assert answer.code == 130
-    found = [json.loads(line) for line in answer.out.splitlines()]
-    assert [(each["flows"]["flows"], each["lost_count"]) for each in found] == [(0, 0), (2, 0), (2, 0), (2, 1)]
-    assert [each["continued_from"] is None for each in found] == [True, False, False, False]
-    assert "shop.db does not exist" in answer.err
-    assert "the executors went away. The next audit begins in 60 s." in answer.err
-    shown = cli("audit", *words)
-    assert shown.code == 130
-    assert "2 flows, 2 under way   lost 1   doubled 0" in shown.out
-    refused = cli.audit("--every", "60")
-    assert (refused.code, "--every needs --state FOLDER" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize("option", [("--window", "0"), ("--late", "-1"), ("--stuck", "0"), ("--window", "wide")])

@@ -83,3 +83,19 @@ def test_the_command_keeps_and_sends_the_findings_of_its_report(cli: Cli, books:
     assert (second.code, "0 new findings of 2 sent to ops.findings" in second.err) == (1, True)
     assert [kind for kind, _ in kept(books)] == ["doubled", "lost"]
     assert len(sent(books)) == 2
+
+
+@pytest.mark.more
+def test_more_findings_than_are_listed_do_not_hide_a_new_one(cli: Cli, books: SqliteBooks) -> None:
+    books.start(orders(101, name="old"))
+    books.change("DELETE FROM stagepost_ready")
+    books.change("UPDATE stagepost_journal SET at = at - 60000000, origin_at = origin_at - 60000000")
+    first = cli.audit()
+    assert (first.json["lost_count"], len(kept(books))) == (101, 100)
+    assert cli.audit().json["lost"] == first.json["lost"]
+    books.start(orders(1, name="new"))
+    books.change("DELETE FROM stagepost_ready")
+    second = cli.audit().json
+    assert (second["lost_count"], second["lost"][0]["flow_id"]) == (102, "new0")
+    assert second["lost"][1:] == first.json["lost"][:-1]
+    assert len(kept(books)) == 101

@@ -187,15 +187,16 @@ def test_a_store_may_be_named_by_a_path_from_the_working_folder(
         ({"url": "*", "path": "/somewhere"}, "has no option 'path'"),
         (
             {"url": "*", "numPartitions": "0"},
-            "numPartitions of the source stagepost must be a whole number above 0, not '0'",
+            "numPartitions of the source stagepost must be a whole number from 1 to 100000, not '0'",
         ),
         ({"url": "*", "numPartitions": "-1"}, "option numPartitions of the source stagepost must be a whole number"),
-        ({"url": "*", "numPartitions": "many"}, "must be a whole number above 0, not 'many'"),
-        ({"url": "*", "numPartitions": "2.0"}, "must be a whole number above 0, not '2.0'"),
-        ({"url": "*", "numPartitions": ""}, "must be a whole number above 0, not ''"),
+        ({"url": "*", "numPartitions": "many"}, "must be a whole number from 1 to 100000, not 'many'"),
+        ({"url": "*", "numPartitions": "2.0"}, "must be a whole number from 1 to 100000, not '2.0'"),
+        ({"url": "*", "numPartitions": ""}, "must be a whole number from 1 to 100000, not ''"),
         ({"url": "*", "from": "first"}, "option from of the source stagepost must be a position of the journal"),
-        ({"url": "*", "numPartitions": "100001"}, "numPartitions of the source stagepost must be at most 100000, not"),
-        ({"url": "*", "slots": "٣"}, "option slots of the source stagepost must be a whole number above 0, not '٣'"),
+        ({"url": "*", "numPartitions": "100001"}, "whole number from 1 to 100000, not '100001'"),
+        ({"url": "*", "numPartitions": "9" * 30}, "whole number from 1 to 100000, not '999"),
+        ({"url": "*", "slots": "٣"}, "option slots of the source stagepost must be a whole number from 1 to 100000"),
         ({"url": "*", "from": f"1{'0' * 30}"}, "or a whole number, not '1000"),
         ({"url": "*", "until": "a-b:9223372036854775808"}, "option until of the source stagepost must be a position"),
         ({"url": "*", "lines": f"0:1{'0' * 18}"}, "must be two ids of the journal, such as 0:1000, not '0:1000"),
@@ -248,6 +249,16 @@ def test_a_schema_that_contradicts_itself_or_an_option_is_refused(
     given = {"url": books.url} | ({} if columns is None else {"columns": columns})
     with pytest.raises(DeclarationError, match=says):
         StagepostReader(Options.read(given), StructType([JOURNAL[name] for name in names]))
+
+
+def test_a_schema_that_says_a_column_is_never_null_is_refused(spark: SparkSession, books: SqliteBooks) -> None:
+    """Spark would give all rows to the filter, though the column is null in each of them."""
+    books.start(orders(2))
+    with pytest.raises(PySparkException, match="column cause_id of journal is never null, which the source does not"):
+        load(spark, books, schema="id bigint, cause_id string NOT NULL").where("cause_id IS NOT NULL").count()
+    plain = load(spark, books).where("id IS NOT NULL AND cause_id IS NULL")
+    again = spark.read.schema(plain.schema).format("stagepost").option("url", books.url).load()
+    assert again.where("cause_id IS NULL").count() == plain.count() > 0
 
 
 def test_a_file_that_is_no_store_is_said_to_be_none(spark: SparkSession, tmp_path: Path, books: SqliteBooks) -> None:

@@ -121,14 +121,16 @@ def group(fingerprint: str, letters: int, stage: str = "s") -> LetterFacts:
     return LetterFacts(LetterGroup(fingerprint, stage, "exhausted", letters, 1, 2_000_000, 7), "E: it failed")
 
 
-def ended(stage: str, beside_dead: int, dead: int) -> dict[str, Any]:
-    return {"stage": stage, "beside_dead": beside_dead, "dead": dead}
+def ended(stage: str, committed: int, dead: int) -> dict[str, Any]:
+    died_at = 2_000_000 if dead else None
+    ends = [{"begin": 0, "committed": committed, "dead": dead, "died_from": died_at, "died_to": died_at}]
+    return {"stage": stage, "ends": ends}
 
 
 def test_letters_are_listed_by_their_number_and_judged_by_what_ended_beside_them() -> None:
     stages_of = [ended("good", 100, 2), ended("down", 3, 40), ended("few", 1, 2)]
     letters = [group("a", 1, "few"), group("c", 2, "good"), group("b", 2, "good"), group("d", 40, "down")]
-    rows = letter_rows([*letters, group("e", 1, "gone")], stages_of)
+    rows = letter_rows([*letters, group("e", 1, "gone")], [*stages_of, {"stage": "well", "ends": None}], GRID.width_at)
     assert [(row["fingerprint"], row["verdict"]) for row in rows] == [
         ("d", "outage"), ("b", "poison"), ("c", "poison"), ("a", "unclear"), ("e", "unclear")
     ]  # fmt: skip
@@ -137,21 +139,6 @@ def test_letters_are_listed_by_their_number_and_judged_by_what_ended_beside_them
         "first_at": "1970-01-01T00:00:00.000001+00:00", "last_at": "1970-01-01T00:00:02+00:00", "sample_id": 7,
         "cause": "E: it failed", "verdict": "outage",
     }  # fmt: skip
-
-
-def test_commits_of_other_windows_do_not_hide_an_outage(spark: SparkSession) -> None:
-    def of_window(seconds: float, *names: str, end: str) -> list[dict[str, Any]]:
-        return [
-            line(each, name, flow_id=name, seconds=seconds, origin_at=at(seconds))
-            for name in names
-            for each in ("accepted", end)
-        ]
-
-    lines = of_window(0, *(f"a{n}" for n in range(20)), end="committed")
-    lines += of_window(90, *(f"b{n}" for n in range(5)), end="dead") + of_window(95, "c", end="committed")
-    (row,) = totals(window_facts(per_message(journal(spark, lines)), GRID)).where("window IS NULL").collect()
-    assert (row.committed, row.dead, row.beside_dead) == (21, 5, 1)
-    assert letter_rows([group("a", 5)], [row.asDict()])[0]["verdict"] == "outage"
 
 
 def durations(stage: str, **milliseconds: float | None) -> dict[str, Any]:

@@ -53,10 +53,11 @@ def quantities(books: Books) -> dict[str, int]:
     return {flow: order.quantity for flow, order in books.waiting_messages().items()}
 
 
+@pytest.mark.parametrize("value", ["true", " TRUE"])
 def test_a_session_that_runs_copies_of_slow_tasks_is_refused(
-    spark: SparkSession, books: Books, app: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, books: Books, app: str, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    conf = SparkConf(loadDefaults=False).set("spark.speculation", "true")
+    conf = SparkConf(loadDefaults=False).set("spark.speculation", value)
     monkeypatch.setattr(spark.sparkContext, "_conf", conf)
     with pytest.raises(DeclarationError, match=r"spark\.speculation is on: .* the counts of a killed one\. Make the"):
         start(rows_of(spark, ("A", "1")), app)

@@ -14,9 +14,11 @@ from stagepost.pipeline.transforms.losses import (
     has_left_by_age,
     is_in_doubt,
     is_unaccounted,
+    latest_first,
     located,
     lost,
     sent_twice,
+    stuck,
 )
 from stagepost.pipeline.transforms.messages import per_message
 from tests.pipeline.journal import at, journal, line, sent, table
@@ -220,3 +222,38 @@ def test_a_message_that_left_without_a_row_is_in_doubt_and_not_lost(spark: Spark
         "direct": True,
         "row": False,
     }
+
+
+def listed(found: DataFrame) -> list[tuple[str, str]]:
+    """The first of them, by a plan that sorts no more than it lists."""
+    few = found.limit(5)
+    assert "TakeOrderedAndProject" in few._jdf.queryExecution().executedPlan().toString()
+    return [(row.stage, row.message_id) for row in few.collect()]
+
+
+def test_the_listed_findings_are_the_latest_by_stage_and_id(spark: SparkSession) -> None:
+    names = [("t", "b"), ("s", "c"), ("t", "a"), ("s", "a"), ("s", "b")]
+    later = [("s", "z"), ("u", "0")]
+    lines = [
+        line(each, name, stage, seconds=seconds, origin_at=at(seconds))
+        for seconds, keys in ((5.0, names), (9.0, later))
+        for stage, name in keys
+        for each in ("accepted", "committed", "committed")
+    ]
+    expected = [*later, ("s", "a"), ("s", "b"), ("s", "c")]
+    assert listed(latest_first(doubled(per_message(journal(spark, lines))), "origin_at")) == expected
+    sent_only = [each for each in lines if each["waypoint"] == "accepted"]
+    for parts in (1, 3):
+        whereabouts = located(per_message(journal(spark, sent_only)).repartition(parts), table(spark, "places", []))
+        found = whereabouts.where(is_unaccounted(None)).select("stage", "message_id", "flow_id", "sent_at")
+        assert listed(latest_first(found, "sent_at")) == expected
+
+
+def test_the_listed_stuck_messages_are_the_oldest_by_stage_and_id(spark: SparkSession) -> None:
+    names = [("t", "b"), ("s", "c"), ("t", "a"), ("s", "a"), ("s", "b")]
+    lines = [line("accepted", "0", "s", seconds=9), *(line("accepted", name, stage) for stage, name in names)]
+    queue = [place(each["message_id"], each["stage"]) for each in lines]
+    for parts in (1, 3):
+        messages = per_message(journal(spark, lines)).repartition(parts)
+        found = stuck(located(messages, table(spark, "places", queue)), now=at(99), after_seconds=10)
+        assert listed(found) == sorted(names)

@@ -98,10 +98,11 @@ def test_an_app_whose_stages_another_one_declares_is_refused(run: Run, books: Bo
     assert books.proofs_of_life() == []
 
 
+@pytest.mark.parametrize("value", ["true", " TRUE"])
 def test_a_session_that_runs_copies_of_slow_tasks_is_refused(
-    spark: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, run: Run, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    conf = SparkConf(loadDefaults=False).set("spark.speculation", "true")
+    conf = SparkConf(loadDefaults=False).set("spark.speculation", value)
     monkeypatch.setattr(spark.sparkContext, "_conf", conf)
     with pytest.raises(
         DeclarationError, match=r"spark\.speculation is on: .*Make the session with spark\.speculation=f"

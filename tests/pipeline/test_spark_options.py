@@ -73,10 +73,17 @@ def test_the_name_of_a_secret_or_of_its_file_is_accepted(text: str) -> None:
     assert read(text).settings == {name: value}
 
 
-def test_a_setting_on_which_answers_depend_cannot_be_changed() -> None:
-    with pytest.raises(DeclarationError, match=r"--conf spark\.speculation=true cannot be used: Stagepost needs false"):
-        read("spark.speculation=true")
-    assert read("spark.speculation=false").settings == {"spark.speculation": "false"}
+@pytest.mark.parametrize("value", ["true", "TRUE"])
+def test_a_setting_on_which_answers_depend_cannot_be_changed(value: str) -> None:
+    with pytest.raises(
+        DeclarationError, match=rf"--conf spark\.speculation={value} cannot be used: Stagepost needs fa"
+    ):
+        read(f"spark.speculation={value}")
+
+
+@pytest.mark.parametrize("value", ["false", "False"])
+def test_a_setting_on_which_answers_depend_may_be_named(value: str) -> None:
+    assert read(f"spark.speculation={value}").settings == {"spark.speculation": value}
 
 
 def test_files_are_named_with_commas_or_one_by_one_and_must_exist(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import click
 from stagepost.app.endpoints import check_address
 from stagepost.cli.archives import archived_journal
 from stagepost.cli.audit_report import print_line, print_report
-from stagepost.cli.audit_series import AuditSeries
+from stagepost.cli.audit_series import AuditConflict, AuditSeries
 from stagepost.cli.exits import BAD_NEWS, print_error, readable_errors
 from stagepost.cli.findings import findings_of, keep, send
 from stagepost.cli.interruption import StopRequest, stoppable
@@ -26,7 +26,7 @@ from stagepost.cli.options import FiniteNumber, database_option, existing_store,
 from stagepost.cli.show import echo, reserve_stdout
 from stagepost.cli.spark import cancel_jobs, is_usable, load_job, on_spark, run_job, session
 from stagepost.flow.clock import SystemClock
-from stagepost.flow.errors import DeclarationError, StoreUnavailable
+from stagepost.flow.errors import DeclarationError, StagepostError, StoreUnavailable
 from stagepost.pipeline.report.advice import HOUR_SECONDS, LetterFacts, StageTerms
 from stagepost.pipeline.report.growth import StoreSize
 from stagepost.pipeline.spark_options import SparkOptions
@@ -133,7 +133,7 @@ def audit(
             session("stagepost audit", spark_options, is_brief=is_brief) as spark,
             job_progress(spark, "stagepost audit") as shown,
         ):
-            report = command.run(begun, spark, request, shown)
+            report = command.run_first(begun, every_seconds, spark, request, shown)
             while every_seconds is not None:
                 with released():
                     if as_json:
@@ -237,16 +237,32 @@ class AuditCommand:
             self.html.write_text(report.as_html(), encoding="utf-8")
         return report
 
+    def run_first(
+        self, begun: BegunAudit, seconds: int | None, spark: Any, request: StopRequest, shown: JobProgress
+    ) -> Any:
+        """Audit, and with ``seconds`` audit again if another audit of the series ended first."""
+        try:
+            return self.run(begun, spark, request, shown)
+        except AuditConflict as error:
+            if seconds is None:
+                raise
+            print_next(error, seconds)
+        return self.run_later(seconds, spark, request, shown)
+
     def run_later(self, seconds: int, spark: Any, request: StopRequest, shown: JobProgress) -> Any:
-        """Audit after so many seconds, and again after as many while the database is unavailable or a job fails."""
+        """Audit after so many seconds, and again after as many while an audit fails for a reason that may pass."""
         while True:
             wait(seconds, request, shown)
             try:
                 return self.run(self.begin(), spark, request, shown)
-            except (StoreUnavailable, self.job.AuditFailed) as error:
+            except (StoreUnavailable, AuditConflict, self.job.AuditFailed) as error:
                 if not is_usable(spark):
                     raise
-                print_error(error.code, f"{error} The next audit begins in {seconds} s.")
+                print_next(error, seconds)
+
+
+def print_next(error: StagepostError, seconds: int) -> None:
+    print_error(error.code, f"{error} The next audit begins in {seconds} s.")
 
 
 def terms_of_stages(session: Session) -> dict[str, StageTerms]:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.java import provide_java
-from stagepost.pipeline.spark_options import MASTER, REQUIRED, TIME_ZONE, SparkOptions
+from stagepost.pipeline.spark_options import MASTER, REQUIRED, TIME_ZONE, SparkOptions, is_on
 from stagepost.ports.registry import require
 from stagepost.runtime.settings import Place
 
@@ -186,7 +186,7 @@ def refuse_speculation(session: SparkSession, harm: str) -> None:
 
     ``harm`` is the harm that the death of the slower copy does to the job.
     """
-    if session.sparkContext.getConf().get(SPECULATION) == "true":
+    if is_on(session.sparkContext.getConf().get(SPECULATION)):
         raise DeclarationError(
             f"{SPECULATION} is on: Spark kills the slower of two copies of a task, and {harm}. Make the session with "
             f"{SPECULATION}=false."
@@ -236,7 +236,7 @@ def _build(name: str, options: SparkOptions, *, is_divided: bool, is_brief: bool
     for each in options.py_files:
         session.sparkContext.addPyFile(each)
     # With dynamic allocation, executors come for tasks that wait.
-    if is_divided and not is_local(master) and conf.get(DYNAMIC) != "true":
+    if is_divided and not is_local(master) and not is_on(conf.get(DYNAMIC)):
         wait_for_slots(lambda: slots_now(session))
     if not conf.contains(SHUFFLES):
         session.conf.set(SHUFFLES, str(SHUFFLES_PER_SLOT * slots(session)))

@@ -63,6 +63,11 @@ class SparkOptions:
                 sys.path.append(place)
 
 
+def is_on(value: str | None) -> bool:
+    """Return whether Spark takes a setting as true, for which it ignores case and blanks."""
+    return value is not None and value.strip().lower() == "true"
+
+
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.startswith("spark."):
@@ -78,7 +83,7 @@ def _setting(text: str) -> tuple[str, str]:
             f"--conf {name} holds a secret, and every user of this machine can read a command line. Write it in "
             "spark-defaults.conf in the folder SPARK_CONF_DIR, or give it to the executors in their environment."
         )
-    if REQUIRED.get(name, value) != value:
+    if name in REQUIRED and REQUIRED[name].lower() != value.strip().lower():
         raise DeclarationError(f"--conf {name}={value} cannot be used: Stagepost needs {REQUIRED[name]} there")
     return name, value
 

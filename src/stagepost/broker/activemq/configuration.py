@@ -27,13 +27,13 @@ def faults_of(file: Path) -> list[Fault]:
 
 def _losing(root: ET.Element) -> Iterator[Fault]:
     for each in root.iterfind(".//{*}broker"):
-        if each.get("persistent") == "false":
+        if _is(each, "persistent", "false"):
             yield Fault('broker persistent="false"', LOSES, "a restart loses all messages", 'Write persistent="true".')
     for _ in root.iterfind(".//{*}memoryPersistenceAdapter"):
         yield Fault("memoryPersistenceAdapter", LOSES, "a restart loses all messages", "Use kahaDB.")
     for each in root.iterfind(".//{*}kahaDB"):
         strategy = each.get("journalDiskSyncStrategy", "always")
-        if strategy.lower() != "always" or each.get("enableJournalDiskSyncs") == "false":
+        if strategy.lower() != "always" or _is(each, "enableJournalDiskSyncs", "false"):
             yield Fault(
                 f'kahaDB journalDiskSyncStrategy="{strategy}"',
                 LOSES,
@@ -54,7 +54,7 @@ def _losing(root: ET.Element) -> Iterator[Fault]:
                 "Leave ttlCeiling and zeroExpirationOverride out.",
             )
     for each in root.iterfind(".//{*}policyEntry"):
-        if each.get("gcInactiveDestinations") == "true":
+        if _is(each, "gcInactiveDestinations", "true"):
             yield Fault(
                 "policyEntry gcInactiveDestinations",
                 LOSES,
@@ -64,8 +64,8 @@ def _losing(root: ET.Element) -> Iterator[Fault]:
 
 
 def _filling(root: ET.Element) -> Iterator[Fault]:
-    usages = root.findall(".//{*}systemUsage[@sendFailIfNoSpaceAfterTimeout]")
-    if not usages and not root.findall(".//{*}systemUsage[@sendFailIfNoSpace='true']"):
+    usages = root.findall(".//{*}systemUsage")
+    if not any(each.get("sendFailIfNoSpaceAfterTimeout") or _is(each, "sendFailIfNoSpace", "true") for each in usages):
         yield Fault(
             "systemUsage without sendFailIfNoSpaceAfterTimeout",
             SLOWS,
@@ -77,7 +77,7 @@ def _filling(root: ET.Element) -> Iterator[Fault]:
 def _slow(root: ET.Element) -> Iterator[Fault]:
     for each in root.iterfind(".//{*}transportConnector"):
         uri = each.get("uri", "")
-        if uri.startswith(("stomp", "auto")) and "tcpNoDelay=true" not in uri:
+        if uri.startswith(("stomp", "auto")) and "tcpnodelay=true" not in uri.lower():
             yield Fault(
                 f"transportConnector {each.get('name', uri)} without transport.tcpNoDelay=true",
                 SLOWS,
@@ -85,10 +85,15 @@ def _slow(root: ET.Element) -> Iterator[Fault]:
                 "Add transport.tcpNoDelay=true to its uri.",
             )
     for each in root.iterfind(".//{*}policyEntry"):
-        if each.get("persistJMSRedelivered") == "true":
+        if _is(each, "persistJMSRedelivered", "true"):
             yield Fault(
                 "policyEntry persistJMSRedelivered",
                 SLOWS,
                 "each look at a depth marks messages as redelivered, and these are received one by one",
                 "Leave it out.",
             )
+
+
+def _is(element: ET.Element, name: str, value: str) -> bool:
+    """Return whether an attribute has the value. ActiveMQ ignores the case of true and false."""
+    return element.get(name, "").lower() == value

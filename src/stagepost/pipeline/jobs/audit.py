@@ -56,7 +56,7 @@ from stagepost.pipeline.session import job_description
 from stagepost.pipeline.sketches import load_quietly
 from stagepost.pipeline.transforms.facts import totals, window_facts
 from stagepost.pipeline.transforms.flows import flow_facts, work
-from stagepost.pipeline.transforms.losses import doubled
+from stagepost.pipeline.transforms.losses import doubled, latest_first
 from stagepost.pipeline.transforms.messages import JOURNAL_COLUMNS, merge_messages, message_facts, node_entries
 from stagepost.pipeline.transforms.state import add_facts, add_flows, needed, settled_flows, settling
 from stagepost.pipeline.transforms.windows import WindowGrid
@@ -301,7 +301,8 @@ def _report(
     doubles: Rows = []
     if doubled_count:
         with scope.step("listing doubled messages"):
-            doubles = rows_of(doubled(messages, has_twins=bool(twins)).limit(LISTED_MAX))
+            found = latest_first(doubled(messages, has_twins=bool(twins)), "origin_at")
+            doubles = rows_of(found.limit(LISTED_MAX))
     sent = sum(row["sent"] for row in stages)
     days = max((scope.seen_until - min(windows, default=0)) / SECOND, terms.window_seconds) / DAY_SECONDS
     waypoints = sum(row["waypoints"] for row in stages)
@@ -337,7 +338,7 @@ def _report(
             for row in stages
             if row["committed"]
         ],
-        dead_letters=letter_rows(letters, stages),
+        dead_letters=letter_rows(letters, stages, scope.grid.width_at),
         retention=retention,
         types=type_rows(retention),
         growth=growth_of(

@@ -19,6 +19,7 @@ from stagepost.pipeline.transforms.losses import (
     is_in_doubt,
     is_stuck,
     is_unaccounted,
+    latest_first,
     located,
     lost,
     lost_facts,
@@ -114,7 +115,7 @@ def _head(scope: SearchScope) -> DataFrame:
 
 
 def _listed(gone: DataFrame) -> Rows:
-    return rows_of(gone.select(*PLACE_KEY, "flow_id", "sent_at").limit(LISTED_MAX))
+    return rows_of(latest_first(gone.select(*PLACE_KEY, "flow_id", "sent_at"), "sent_at").limit(LISTED_MAX))
 
 
 def by_window(facts: DataFrame) -> dict[int, dict[str, Any]]:

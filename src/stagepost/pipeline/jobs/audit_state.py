@@ -191,7 +191,6 @@ def reopened(windows: list[dict[str, Any]], before: Summary) -> list[dict[str, A
 
 def _sum_of_parts(row: dict[str, Any], before: Summary) -> list[int] | None:
     """Return the counts of the windows within this one, or None if there were none, or if one was not final."""
-
     first, last = str(row["window"]), str(row["until"])
 
     def is_part(name: str) -> bool:

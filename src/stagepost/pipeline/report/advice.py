@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stagepost.flow.clock import to_datetime
+from stagepost.pipeline.report.letter_verdicts import verdict_on, windows_of
 from stagepost.ports.dead_letters import LetterGroup
 
 Rows = list[dict[str, Any]]
 
 DAY_SECONDS = 86_400
 HOUR_SECONDS = 3_600
-# Fewer ended messages than this do not tell a bad message from a bad day.
-ENDED_MIN = 5
 # Copies came three times as late as almost all of them did, in the worst case that is still planned for.
 DUPLICATE_FACTOR = 3
 # An inbox row with its two ids and its digest, and its place in the index.
@@ -33,16 +32,18 @@ class LetterFacts:
     cause: str
 
 
-def letter_rows(letters: Iterable[LetterFacts], stages: Rows) -> Rows:
+def letter_rows(letters: Iterable[LetterFacts], stages: Rows, width_at: Callable[[int], int]) -> Rows:
     """Return a row per group of dead letters, the largest first, each with its verdict.
 
-    The verdict compares the dead messages of a stage with those that committed in the same windows:
+    The verdict compares the messages of a stage that died in the group's windows with those that committed there:
 
     ``poison``   most of them end well, so the dead messages are at fault
     ``outage``   most of them die, so the stage or a service that it calls is at fault
     ``unclear``  too few messages ended to tell
+
+    ``stages`` are the facts of stages, and ``width_at`` returns the width of the window that begins at a moment.
     """
-    verdicts = {row["stage"]: _verdict(row["beside_dead"], row["dead"]) for row in stages}
+    windows = {row["stage"]: windows_of(row["ends"] or [], width_at) for row in stages}
     return [
         {
             "fingerprint": each.group.fingerprint,
@@ -53,7 +54,7 @@ def letter_rows(letters: Iterable[LetterFacts], stages: Rows) -> Rows:
             "last_at": to_datetime(each.group.last_at).isoformat(),
             "sample_id": each.group.latest_id,
             "cause": each.cause,
-            "verdict": verdicts.get(each.group.stage, "unclear"),
+            "verdict": verdict_on(each.group, windows.get(each.group.stage, [])),
         }
         for each in sorted(letters, key=lambda each: (-each.group.count, each.group.fingerprint, each.group.stage))
     ]
@@ -128,9 +129,3 @@ def _guard(row: Mapping[str, Any]) -> tuple[str, str]:
     if ms >= DEAR_MS:
         return "proactive", f"half of the runs take {ms:.0f} ms or more"
     return "reactive", "copies are rare, and runs are cheap"
-
-
-def _verdict(committed: int, dead: int) -> str:
-    if committed + dead < ENDED_MIN:
-        return "unclear"
-    return "outage" if dead > committed else "poison"

@@ -72,12 +72,19 @@ def is_stuck(*, now: datetime, after_seconds: int) -> Column:
 
 
 def stuck(whereabouts: DataFrame, *, now: datetime, after_seconds: int) -> DataFrame:
-    """Return the stuck messages, the oldest first."""
-    return (
-        whereabouts.where(is_stuck(now=now, after_seconds=after_seconds))
-        .select("stage", "message_id", "flow_id", "sent_at", "place", "due_at", "failures", "deaths")
-        .orderBy("sent_at")
+    """Return the stuck messages, the oldest first. So those that are listed stay the same while more become stuck."""
+    found = whereabouts.where(is_stuck(now=now, after_seconds=after_seconds)).select(
+        "stage", "message_id", "flow_id", "sent_at", "place", "due_at", "failures", "deaths"
     )
+    return found.orderBy("sent_at", *found.columns)
+
+
+def latest_first(found: DataFrame, at: str) -> DataFrame:
+    """Return findings by their moment ``at``, the latest first. So a new one is listed beside many old ones.
+
+    All columns take part, so the order is total.
+    """
+    return found.orderBy(F.desc(at), *found.columns)
 
 
 def executed_twice(messages: DataFrame) -> DataFrame:

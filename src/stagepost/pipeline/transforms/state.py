@@ -27,7 +27,7 @@ MESSAGES = ", ".join(
         ),
     )
 )
-_TYPES = {"_sketch": "binary", "_max": "double", "last_at": "timestamp"}
+_TYPES = {"_sketch": "binary", "_max": "double", **dict.fromkeys(("last_at", "died_from", "died_to"), "timestamp")}
 FACTS = ", ".join(
     (
         *("window timestamp", "stage string"),
