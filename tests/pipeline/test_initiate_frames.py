@@ -151,6 +151,41 @@ def test_what_is_wrong_with_a_data_frame_is_said_before_its_first_row_is_read(
     assert books.waiting() == 0
 
 
+@pytest.mark.parametrize("staging_folder", ["{shared}", "file:{shared}", "file://{shared}"])
+def test_rows_are_staged_at_each_address_of_a_local_folder(
+    spark: SparkSession, books: Books, app: str, tmp_path: Path, staging_folder: str
+) -> None:
+    shared = tmp_path / "shared [1]"
+    shared.mkdir()
+    place = staging_folder.format(shared=shared)
+    found = initiate(rows_of(spark, ("A", "1")), app, "shop.order", id_columns=["order_id"], staging=place)
+    assert (found, list(shared.iterdir())) == (RunCounts(1, 1, 0, 0), [])
+
+
+@pytest.mark.parametrize("place", [None, "/rows", "viewfs:/rows", "viewfs://shared/rows", "file:{shared}"])
+def test_rows_are_staged_where_paths_lead_to_another_file_system(
+    spark: SparkSession, books: Books, app: str, tmp_path: Path, place: str | None
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    session = spark.newSession()
+    session.conf.set("fs.defaultFS", "viewfs://shared/")
+    session.conf.set("fs.viewfs.mounttable.shared.link./rows", f"file://{shared}")
+    staging_folder = place and place.format(shared=shared)
+    found = initiate(rows_of(session, ("A", "1")), app, "shop.order", id_columns=["order_id"], staging=staging_folder)
+    assert (found, list(shared.iterdir())) == (RunCounts(1, 1, 0, 0), [])
+
+
+def test_an_address_that_no_setting_completes_is_refused_before_rows_are_written(
+    spark: SparkSession, books: Books, app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_delete", lambda *_: pytest.fail("rows were written"))
+    for place in ("hdfs:/tmp", "nosuch://host/tmp"):
+        with pytest.raises(DeclarationError, match=f"cannot be staged at {place}/.* Name a folder with its whole add"):
+            initiate(rows_of(spark, ("A", "1")), app, "shop.order", id_columns=["order_id"], staging=place)
+    assert books.waiting() == 0
+
+
 # Streams
 
 

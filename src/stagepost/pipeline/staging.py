@@ -6,21 +6,26 @@ retried task would then drop rows, or start others.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
-from stagepost.pipeline.files import listed, repeated_names
+from stagepost.pipeline.files import is_remote, listed, repeated_names
 from stagepost.pipeline.session import is_local
+
+# The special characters of Hadoop's patterns.
+PATTERN = re.compile(r"[\\*?\[\]{}]")
 
 
 @contextmanager
 def staged(frame: DataFrame, folder: str | None, name: str) -> Iterator[str]:
-    """Write the rows as Parquet to a new folder named ``name`` in ``folder``, and yield its address.
+    """Write the rows as Parquet to a new folder named ``name`` in ``folder``, and yield its path or whole address.
 
     The new folder is deleted after the block. A killed driver leaves it behind. Without ``folder``, a temporary folder
     of this machine is used. Raises ``DeclarationError`` if executors on other machines could not read that, for columns
@@ -36,7 +41,8 @@ def staged(frame: DataFrame, folder: str | None, name: str) -> Iterator[str]:
             "shared storage first. Name a folder that driver and executors share: staging='hdfs:///tmp' or the like."
         )
     with tempfile.TemporaryDirectory(prefix="stagepost-rows-") as temporary:
-        place = f"{folder or temporary}/{name}"
+        # Without file: it would be a path of Spark's default file system.
+        place = _completed(spark, f"{folder or f'file:{temporary}'}/{name}")
         try:
             try:
                 frame.write.parquet(place)
@@ -44,14 +50,40 @@ def staged(frame: DataFrame, folder: str | None, name: str) -> Iterator[str]:
                 raise DeclarationError(
                     f"the rows cannot be read and written to {place}: {describe_error(error)}"
                 ) from error
-            yield place
+            # Spark treats each address as a pattern.
+            yield PATTERN.sub(r"\\\g<0>", place) if is_remote(place) else place
         finally:
             with suppress(*SPARK_ERRORS):
                 _delete(spark, place)
 
 
+def _completed(spark: SparkSession, place: str) -> str:
+    """Return the whole address of a place. It is a path where Spark takes each path as one of this machine.
+
+    ``hdfs:/tmp`` or a path may lack parts that Hadoop's settings give. Raises ``DeclarationError`` if they do not.
+    """
+    try:
+        hadoop, conf = _hadoop(spark)
+        path = hadoop.Path(place)
+        found = path.getFileSystem(conf).makeQualified(path).toUri()
+        scheme, default = found.getScheme(), hadoop.FileSystem.getDefaultUri(conf).getScheme()
+        if scheme == default == "file":
+            return str(found.getPath())
+        return f"{scheme}://{found.getAuthority() or ''}{found.getPath()}"
+    except SPARK_ERRORS as error:
+        raise DeclarationError(
+            f"the rows cannot be staged at {place}: {describe_error(error)}. Name a folder with its whole address: "
+            "staging='hdfs://HOST:PORT/tmp' or the like."
+        ) from error
+
+
 def _delete(spark: SparkSession, place: str) -> None:
-    jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no other way to Hadoop's file systems
-    assert jvm is not None
-    path = jvm.org.apache.hadoop.fs.Path(place)
-    path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(path, True)  # noqa: SLF001
+    hadoop, conf = _hadoop(spark)
+    path = hadoop.Path(place)
+    path.getFileSystem(conf).delete(path, True)
+
+
+def _hadoop(spark: SparkSession) -> tuple[Any, Any]:
+    """Return Hadoop's package of file systems, and the session's settings of it."""
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no other way to Hadoop's file systems
+    return jvm.org.apache.hadoop.fs, spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
