@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark.find_spark_home import _find_spark_home
@@ -90,6 +91,12 @@ class Cluster:
 
     def texts(self) -> dict[str, str]:
         """Return all that was logged: by the master, the workers and the executors, and in the event logs."""
+        while True:
+            # Spark renames an event log when its application ends.
+            with suppress(FileNotFoundError):
+                return self._read()
+
+    def _read(self) -> dict[str, str]:
         files = [each for folder in (self.events, self.work) for each in folder.rglob("*") if is_text(each)]
         logs = [each for daemon in self._daemons for each in (daemon.log, daemon.log.with_suffix(".out"))]
         return {str(each): each.read_text(errors="replace") for each in [*files, *logs]}

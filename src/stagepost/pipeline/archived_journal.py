@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_stagepost.options import NUMBER_MAX
 from pyspark_stagepost.schemas import JOURNAL
 from stagepost.flow.urls import shown_url
 from stagepost.pipeline.archive_folder import ArchiveConflict, ArchiveFolder
@@ -21,7 +22,8 @@ from stagepost.ports.journal import Position
 from stagepost.ports.registry import driver_of
 from stagepost.ports.session import Session
 
-ENDLESS = 2**63 - 1
+# The largest id that the data source takes.
+ENDLESS = NUMBER_MAX
 
 
 @dataclass(frozen=True, slots=True)

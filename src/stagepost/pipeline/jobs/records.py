@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -118,7 +118,7 @@ def read_records(
         if spark.conf.get(BLOCKS_SETTING, None) is None:
             spark.conf.set(BLOCKS_SETTING, str(slots(spark)))
             # The session may be the user's own.
-            kept.callback(spark.conf.unset, BLOCKS_SETTING)
+            kept.callback(_unset, spark, BLOCKS_SETTING)
         with _readable(files, file_format):
             _check_remote(spark, [file for file in files if is_remote(file)])
             if file_format == "parquet":
@@ -128,6 +128,12 @@ def read_records(
         if file_format == "csv" and not records.names:
             raise DeclarationError(f"{files[0]}: its first line must name the columns, each once; it is empty")
         yield records
+
+
+def _unset(spark: SparkSession, name: str) -> None:
+    # If Java has died, the error of the block says so.
+    with suppress(*SPARK_ERRORS):
+        spark.conf.unset(name)
 
 
 @contextmanager
