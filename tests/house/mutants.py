@@ -351,8 +351,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a report reads each line once, from the archive or from the store",
         file="stagepost/pipeline/archived_journal.py",
-        find='lines=f"{archived.next}:{ENDLESS}"',
-        replace='lines=f"0:{ENDLESS}"',
+        find='lines=f"{archived.next}:{NUMBER_MAX}"',
+        replace='lines=f"0:{NUMBER_MAX}"',
         tests=["tests/pipeline/test_archived_reports.py::test_an_audit_finds_the_same_in_the_archive"],
     ),
     Mutant(
@@ -948,8 +948,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="both readings of a file are cut at the same places",
         file="stagepost/pipeline/jobs/records.py",
-        find="            spark.conf.set(BLOCKS_SETTING, str(slots(spark)))\n",
-        replace="            spark.conf.set(BLOCKS_SETTING, None)\n",
+        find="kept.enter_context(with_settings(spark, {BLOCKS_SETTING: str(slots(spark))}))",
+        replace="pass",
         tests=["tests/pipeline/test_record_numbers.py::test_number_of_blocks_is_fixed_before_the_first_reading"],
     ),
     Mutant(
@@ -1787,8 +1787,8 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(
         promise="a copy of a handled message gets the consumer's answer again under each limit",
         file="stagepost/gateway/receiver/delivery.py",
-        find="if received.is_new and self._body.is_too_long:",
-        replace="if self._body.is_too_long:",
+        find="if received.is_new:\n            if self._body.is_too_long:",
+        replace="if received.is_new or self._body.is_too_long:\n            if self._body.is_too_long:",
         tests=[
             "tests/receiver/test_middleware.py::test_a_handled_message_gets_its_answer_under_a_lower_limit[sqlite-asgi]"
         ],

@@ -47,13 +47,13 @@ def progress(*columns: ProgressColumn | str) -> Progress:
     It is shown on a terminal that can write a line again. Rich would also write it to a pipe if FORCE_COLOR is set.
     """
     terminal = Console(stderr=True, emoji=False)
-    spinner = SpinnerColumn("dots" if has_characters(terminal.file, DOTS) else "line")
+    spinner = SpinnerColumn("dots" if _has_characters(terminal.file, DOTS) else "line")
     is_shown = terminal.file.isatty() and not terminal.is_dumb_terminal
     shown = (spinner, TextColumn("{task.description}"), *columns, TimeElapsedColumn())
     return Progress(*shown, console=terminal, disable=not is_shown, transient=True)
 
 
-def has_characters(stream: IO[str], text: str) -> bool:
+def _has_characters(stream: IO[str], text: str) -> bool:
     """Return whether a stream can write the text, in its encoding."""
     try:
         text.encode(getattr(stream, "encoding", None) or "ascii")

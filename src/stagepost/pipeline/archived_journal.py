@@ -22,9 +22,6 @@ from stagepost.ports.journal import Position
 from stagepost.ports.registry import driver_of
 from stagepost.ports.session import Session
 
-# The largest id that the data source takes.
-ENDLESS = NUMBER_MAX
-
 
 @dataclass(frozen=True, slots=True)
 class ArchivedJournal:
@@ -106,5 +103,5 @@ def read_journal(
     """Read the journal of a store, and of its archive if there is one. The options are those of the data source."""
     if archived is None or not archived.files:
         return read_table(spark, url, "journal", columns, **options)
-    stored = read_table(spark, url, "journal", columns, lines=f"{archived.next}:{ENDLESS}", **options)
+    stored = read_table(spark, url, "journal", columns, lines=f"{archived.next}:{NUMBER_MAX}", **options)
     return archived.lines(spark).select(*columns).unionByName(stored)

@@ -9,6 +9,7 @@ import bz2
 import codecs
 import glob
 import gzip
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -97,6 +98,11 @@ def _matches(file: str) -> list[str]:
         return [file]
     # Path.glob takes no absolute pattern.
     return [each for each in sorted(glob.glob(file)) if not _is_hidden(Path(each).name)]  # noqa: PTH207
+
+
+def escaped(place: str) -> str:
+    """Return the path or address with the special characters of Hadoop's patterns escaped."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", place)
 
 
 def is_remote(file: str) -> bool:

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -153,6 +153,24 @@ def job_description(session: SparkSession, text: str) -> Iterator[None]:
         # If Java has died, the error of the block says so.
         with suppress(*SPARK_ERRORS):
             context.setJobDescription(before)  # type: ignore[arg-type]  # None removes it
+
+
+@contextmanager
+def with_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set the session, which may be the user's own, during the block."""
+    before = {name: session.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        # If Java has died, the error of the block says so.
+        with suppress(*SPARK_ERRORS):
+            for name, former in before.items():
+                if former is None:
+                    session.conf.unset(name)
+                else:
+                    session.conf.set(name, former)
 
 
 def slots(session: SparkSession) -> int:

@@ -6,7 +6,6 @@ retried task would then drop rows, or start others.
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,11 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
-from stagepost.pipeline.files import is_remote, listed, repeated_names
+from stagepost.pipeline.files import escaped, is_remote, listed, repeated_names
 from stagepost.pipeline.session import is_local
-
-# The special characters of Hadoop's patterns.
-PATTERN = re.compile(r"[\\*?\[\]{}]")
 
 
 @contextmanager
@@ -51,7 +47,7 @@ def staged(frame: DataFrame, folder: str | None, name: str) -> Iterator[str]:
                     f"the rows cannot be read and written to {place}: {describe_error(error)}"
                 ) from error
             # Spark treats each address as a pattern.
-            yield PATTERN.sub(r"\\\g<0>", place) if is_remote(place) else place
+            yield escaped(place) if is_remote(place) else place
         finally:
             with suppress(*SPARK_ERRORS):
                 _delete(spark, place)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from pyspark_stagepost.division import tasks_for
-from stagepost.pipeline.session import SHUFFLES, slots
+from stagepost.pipeline.session import SHUFFLES, slots, with_settings
 
 # Compiling the plans for fewer rows than this takes longer than running them.
 FEW_ROWS = 50_000
@@ -30,14 +30,5 @@ def tuned(spark: SparkSession, rows: int) -> Iterator[int]:
     """Set the session for a job on ``rows`` rows during the block. Yield the number of tasks that should read them."""
     tasks = 1 if rows < FEW_ROWS else tasks_for(rows, slots(spark), ROWS_PER_TASK)
     settings = {SHUFFLES: str(tasks), **SKETCHES, **UNCOMPRESSED, **(INTERPRETED if rows < FEW_ROWS else {})}
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
+    with with_settings(spark, settings):
         yield tasks
-    finally:
-        for name, former in before.items():
-            if former is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, former)

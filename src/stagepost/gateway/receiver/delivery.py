@@ -105,9 +105,9 @@ class Delivery:
         except BaseException:
             self.abandon()
             raise
-        if received.is_new and self._body.is_too_long:
-            return self._refused(413, f"the body is longer than {self._body.size_max} bytes")
         if received.is_new:
+            if self._body.is_too_long:
+                return self._refused(413, f"the body is longer than {self._body.size_max} bytes")
             return None
         self.abandon()
         kind = [("Content-Type", received.content_type)] if received.content_type else []

@@ -7,7 +7,6 @@ written, and again when they are read back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
 
@@ -20,7 +19,7 @@ from stagepost.flow.ids import RandomIds
 from stagepost.pipeline.archive_folder import ArchiveFolder, Content
 from stagepost.pipeline.archiver import ArchiveFailed, ArchiveListener, Archiver, unobserved_archive
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
-from stagepost.pipeline.session import job_description, require_one_host
+from stagepost.pipeline.session import job_description, require_one_host, with_settings
 from stagepost.pipeline.stores import read_table
 from stagepost.ports.archives import Manifest
 from stagepost.ports.store import Store
@@ -31,7 +30,7 @@ from stagepost.transaction.retention import Rules
 
 # A look-up by a message's id reads one group of rows in each file.
 GROUP_BYTES = 8 << 20
-MOMENTS = "spark.sql.parquet.outputTimestampType"
+IN_MICROSECONDS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 
 
 class SparkWriter:
@@ -45,23 +44,17 @@ class SparkWriter:
     def write(self, first: int, next_: int, folder: Path) -> Content:
         lines = read_table(self._spark, self._url, "journal", lines=f"{first}:{next_}")
         found = Observation("archived")
-        before = self._spark.conf.get(MOMENTS, None)
-        self._spark.conf.set(MOMENTS, "TIMESTAMP_MICROS")
         try:
             self._describe(f"writing the lines from {first} to {next_}")
-            with job_description(self._spark, "stagepost archive: writing"):
+            with (
+                with_settings(self._spark, IN_MICROSECONDS),
+                job_description(self._spark, "stagepost archive: writing"),
+            ):
                 sorted_lines = lines.observe(found, *_content(lines)).sortWithinPartitions("message_id", "id")
                 writing = sorted_lines.write.option("compression", "zstd").option("parquet.block.size", GROUP_BYTES)
                 writing.parquet(folder.absolute().as_uri())
         except SPARK_ERRORS as error:
             raise ArchiveFailed(f"Spark did not write {folder}: {describe_error(error)}") from error
-        finally:
-            # If Java has died, the error of the block says so.
-            with suppress(*SPARK_ERRORS):
-                if before is None:
-                    self._spark.conf.unset(MOMENTS)
-                else:
-                    self._spark.conf.set(MOMENTS, before)
         return _read(found.get)
 
     def read_back(self, folder: Path) -> Content:

@@ -179,10 +179,10 @@ def reopened(windows: list[dict[str, Any]], before: Summary) -> list[dict[str, A
     A window that was merged meanwhile is compared with the sum of its parts, if all of them were final.
     """
     found = []
-    ends = sorted(name.partition("/")[2] for name in before.final)
+    last = max((name.partition("/")[2] for name in before.final), default="")
     for row in windows:
         counts = before.final.get(_name(row))
-        if counts is None and ends and row["until"] <= ends[-1]:
+        if counts is None and row["until"] <= last:
             counts = _sum_of_parts(row, before)
         if counts is not None and counts != _counts(row):
             found.append({"window": row["window"], "until": row["until"], "state": row["state"]})

@@ -10,9 +10,8 @@ One task reads a file whole if a record in it does not end with its line: a quot
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -34,12 +33,13 @@ from stagepost.pipeline.files import (
     FileFormat,
     Head,
     check_folders,
+    escaped,
     is_remote,
     names_of,
     with_folders,
 )
 from stagepost.pipeline.json_records import is_of_several_lines
-from stagepost.pipeline.session import slots
+from stagepost.pipeline.session import slots, with_settings
 
 FILE = "_stagepost_file"
 BLOCK = "_stagepost_block"
@@ -116,9 +116,7 @@ def read_records(
     paths = [literal(file) for file in files]
     with ExitStack() as kept:
         if spark.conf.get(BLOCKS_SETTING, None) is None:
-            spark.conf.set(BLOCKS_SETTING, str(slots(spark)))
-            # The session may be the user's own.
-            kept.callback(_unset, spark, BLOCKS_SETTING)
+            kept.enter_context(with_settings(spark, {BLOCKS_SETTING: str(slots(spark))}))
         with _readable(files, file_format):
             _check_remote(spark, [file for file in files if is_remote(file)])
             if file_format == "parquet":
@@ -128,12 +126,6 @@ def read_records(
         if file_format == "csv" and not records.names:
             raise DeclarationError(f"{files[0]}: its first line must name the columns, each once; it is empty")
         yield records
-
-
-def _unset(spark: SparkSession, name: str) -> None:
-    # If Java has died, the error of the block says so.
-    with suppress(*SPARK_ERRORS):
-        spark.conf.unset(name)
 
 
 @contextmanager
@@ -163,7 +155,7 @@ def _between(root: Sequence[str], file: Sequence[str]) -> Sequence[str]:
 
 def literal(file: str) -> str:
     """Return the path with its special characters escaped, because Spark treats every path as a pattern."""
-    return file if is_remote(file) else re.sub(r"([\\*?\[\]{}])", r"\\\1", file)
+    return file if is_remote(file) else escaped(file)
 
 
 def _file() -> Column:
