@@ -11,6 +11,8 @@ from pathlib import Path
 
 from stagepost.testing.postgres import PostgresServer
 
+WRITERS = (b"walwriter", b"background writer", b"checkpointer")
+
 
 @contextmanager
 def stalled(server: PostgresServer) -> Iterator[None]:
@@ -24,6 +26,22 @@ def stalled(server: PostgresServer) -> Iterator[None]:
         yield
     finally:
         _signal_all([*children(server.pid), server.pid], signal.SIGCONT)
+
+
+@contextmanager
+def without_writers(server: PostgresServer) -> Iterator[None]:
+    """Suspend the processes that write to the disk without a commit that waits for it. Kill the server in the block."""
+    for each in children(server.pid):
+        with suppress(OSError):
+            if any(name in Path(f"/proc/{each}/cmdline").read_bytes() for name in WRITERS):
+                os.kill(each, signal.SIGSTOP)
+    yield
+
+
+def is_suspended(pid: int) -> bool:
+    with suppress(OSError):
+        return _state_of(pid) == "T"
+    return False
 
 
 def children(pid: int) -> list[int]:
