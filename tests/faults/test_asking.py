@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from stagepost.transaction.stage import Mode
 from stagepost.transaction.steps import STEPS, Step
 from tests.faults.bank import open_bank
 from tests.faults.books import Books, Flow
+from tests.faults.pausing import pause
 from tests.faults.scenarios import settle
 from tests.faults.stores import in_every_mode, in_every_mode_and_longer, on_both_and_longer
 from tests.faults.two_books import TwoBooks
@@ -207,7 +207,7 @@ def test_the_replies_to_one_who_is_only_paused_are_left_to_him_and_those_to_the_
 ) -> None:
     asker = fleet.module(ASKER, "2", LONG)
     wait_until(lambda: said(asker) == ["asked"], "it has asked")
-    asker.signal(signal.SIGSTOP)
+    pause(asker.pid, books.url)
     app = open_bank(books.url).app
     with running(app) as worker:
         worker.drain()

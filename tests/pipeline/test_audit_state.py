@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from stagepost.app.app import engine_of
 from stagepost.cli.audit import AuditCommand
-from stagepost.cli.audit_series import LEFT_BEHIND_SECONDS, AuditConflict, AuditSeries
+from stagepost.cli.audit_series import LEFT_BEHIND_SECONDS, AuditConflict
 from stagepost.flow.clock import SECOND, to_microseconds
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.jobs import audit as audit_job
@@ -30,8 +30,8 @@ from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.ports.audits import AuditFinding
 from stagepost.ports.journal import Position, Waypoint, WaypointName
 from stagepost.ports.session import Session
-from stagepost.testing import ManualClock
 from stagepost.testing.contract.givens import a_letter, committed
+from tests.pipeline.audit_turns import REST, a_turn, end_a_turn, parts_of_a_state
 from tests.pipeline.books import SqliteBooks, orders
 from tests.pipeline.commands import Cli
 from tests.pipeline.journal import BEGIN
@@ -214,13 +214,6 @@ def session(books: SqliteBooks) -> Any:
         yield made
 
 
-def a_turn(folder: Path, session: Session) -> AuditSeries:
-    """A turn whose state is on the disk."""
-    made = AuditSeries.begin(folder, session, ManualClock())
-    made.folder.mkdir()
-    return made
-
-
 def test_a_state_counts_when_the_store_names_it_and_replaces_its_predecessor(tmp_path: Path, session: Session) -> None:
     first = a_turn(tmp_path / "states", session)
     assert first.former is None
@@ -264,16 +257,6 @@ def test_a_folder_that_goes_meanwhile_does_not_disturb_an_audit_that_has_committ
     (tmp_path / f"audit-{UUID(int=0)}").symlink_to(tmp_path / "gone")
     made.end(session, [], Position(7), 1)
     assert a_turn(tmp_path, session).former == (str(made.folder), "7")
-
-
-def parts_of_a_state(folder: Path, messages: int) -> Path:
-    for name in ("messages", "facts", "flows"):
-        (folder / name).mkdir()
-        pq.write_table(pa.table({"row": list(range(messages))}), folder / name / "part-0.parquet")
-    return folder
-
-
-REST = '"messages":3,"nodes":{},"work":{},"final":{}}'
 
 
 def test_other_folders_beside_the_states_are_left_alone(tmp_path: Path, session: Session) -> None:
@@ -336,11 +319,7 @@ def test_an_audit_that_continues_does_not_look_into_the_archive(
     command = AuditCommand(audit_job, AuditTerms(), books.url, tmp_path / "states", None, gone, None, None)
     with pytest.raises(DeclarationError, match="is no archive"):
         command.begin()
-    first = a_turn(tmp_path / "states", session)
-    (parts_of_a_state(first.folder, 3) / "state.json").write_text(
-        f'{{"format":1,"until":"1","window_seconds":60,{REST}'
-    )
-    first.end(session, [], Position(1), 1)
+    end_a_turn(tmp_path / "states", session, 1)
     assert command.begin().archived is None
 
 

@@ -186,26 +186,27 @@ class AuditCommand:
         with existing_store(self.database) as (store, access):
             opened, clock = access.session, SystemClock()
             # The state is read before the position, so that it ends before it.
-            series = None if self.state_folder is None else AuditSeries.begin(self.state_folder, opened, clock)
+            series, former = None, None
+            if self.state_folder is not None:
+                begun = AuditSeries.begin(self.state_folder, opened, clock)
+                series, former = begun.read_former(opened, self._read_state)
             # The time is read before the position, so rows written between belong to a window that is not over.
             at = clock.now()
             archived = None
-            if self.archive is not None and (series is None or series.former is None):
+            if self.archive is not None and former is None:
                 archived = archived_journal(Path(self.archive), opened)
             until = opened.journal.position()
             unseen = opened.journal.since(until).lines
             held = held_by(access)
             letters = [with_cause(opened.dead_letters, each) for each in opened.dead_letters.groups()]
             stages, size = terms_of_stages(opened), size_of(store.address, self.free_gib)
-        former = None
-        if series is not None and series.former is not None:
-            former = self.job.AuditState.read(Path(series.former.folder), self.terms.window_seconds)
+        if former is not None:
             former.check_end(until)
         return BegunAudit(store.address, series, former, at, until, unseen, held, archived, letters, stages, size)
 
     def run(self, begun: BegunAudit, spark: Any, request: StopRequest, shown: JobProgress) -> Any:
         """Audit, keep the findings, and write the page. Return the report."""
-        with abandoned_on_error(begun.series):
+        with abandoned_on_error(begun.series), self._overtaken_or_failed(begun.series):
             report = run_job(
                 lambda: self.job.audit(
                     spark,
@@ -236,6 +237,22 @@ class AuditCommand:
         if self.html is not None:
             self.html.write_text(report.as_html(), encoding="utf-8")
         return report
+
+    def _read_state(self, folder: Path) -> Any:
+        return self.job.AuditState.read(folder, self.terms.window_seconds)
+
+    @contextmanager
+    def _overtaken_or_failed(self, series: AuditSeries | None) -> Iterator[None]:
+        """Raise ``AuditConflict`` for an audit that failed because another one removed the state that it reads."""
+        try:
+            yield
+        except self.job.AuditFailed as error:
+            if series is not None:
+                with existing_store(self.database) as (_, access):
+                    is_overtaken = series.is_overtaken(access.session)
+                if is_overtaken:
+                    raise series.conflict() from error
+            raise
 
     def run_first(
         self, begun: BegunAudit, seconds: int | None, spark: Any, request: StopRequest, shown: JobProgress
