@@ -82,7 +82,7 @@ def test_a_cut_within_a_published_frame_leaves_the_messages_before_it(
 def test_a_cut_within_a_confirm_loses_the_answer_and_not_the_messages(
     rabbitmq: RabbitServer, proxy: AmqpProxy, connect: Connect, address: str
 ) -> None:
-    connection = connect(proxy.url(HEARTBEAT))
+    connection = connect(proxy.url(PATIENT))
     published(connection, *some(address, 1))
     # The broker confirms the first messages while others are on their way. With the last one it has the whole window.
     proxy.cut_within(ACK, "client", tag=WINDOW + 1)
