@@ -93,7 +93,7 @@ def run(
 def replenish(books: Books, flows: list[Flow], count: int, fault: str) -> None:
     """Start ``count`` flows more if all are done. The workers may be faster than a test that kills them."""
     if books.is_drained():
-        more = transfers(count, fault, f"{flows[-1].flow_id}-")
+        more = transfers(count, fault, f"{flows[0].flow_id}-{len(flows)}-")
         books.start(more)
         flows += more
 

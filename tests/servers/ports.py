@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import random
 import socket
 import tempfile
@@ -10,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-FOLDER = Path(tempfile.gettempdir()) / "stagepost-tests-ports"
+FOLDER = Path(tempfile.gettempdir()) / f"stagepost-tests-ports-{os.getuid()}"
 FIRST, LAST = 10_000, 32_767
 
 # The lock of each port. It ends with this process.
