@@ -31,11 +31,19 @@ def stalled(server: PostgresServer) -> Iterator[None]:
 @contextmanager
 def without_writers(server: PostgresServer) -> Iterator[None]:
     """Suspend the processes that write to the disk without a commit that waits for it. Kill the server in the block."""
-    for each in children(server.pid):
-        with suppress(OSError):
-            if any(name in Path(f"/proc/{each}/cmdline").read_bytes() for name in WRITERS):
-                os.kill(each, signal.SIGSTOP)
-    yield
+    writers = [each for each in children(server.pid) if _is_writer(each)]
+    _signal_all(writers, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        # Those of a server that was killed are gone.
+        _signal_all(writers, signal.SIGCONT)
+
+
+def _is_writer(pid: int) -> bool:
+    with suppress(OSError):
+        return any(name in Path(f"/proc/{pid}/cmdline").read_bytes() for name in WRITERS)
+    return False
 
 
 def is_suspended(pid: int) -> bool:
