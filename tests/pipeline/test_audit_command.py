@@ -97,6 +97,12 @@ def test_an_empty_store_is_clean(cli: Cli) -> None:
     assert shape(found) == TELLS
     assert found["flows"] == {"flows": 0, "completed": 0, "dead": 0, "under_way": 0}
     assert (found["waypoints"], found["stages"], found["windows"], found["work"]) == (0, [], [], [])
+    growth = found["growth"]
+    assert (growth["store_bytes_per_day"], growth["days_to_full"]) == (None, None)
+    assert "the journal is younger than an hour" in growth["unknown"][-1]
+    text = cli("audit").out
+    assert "every message was executed exactly once" in text
+    assert not [title for title in ("stages", "windows of origin", "retention of ids", "node") if title in text]
 
 
 @pytest.mark.more

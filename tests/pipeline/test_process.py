@@ -485,7 +485,7 @@ def test_the_command_says_who_committed_how_many(cli: Cli, books: Books) -> None
     assert set(answer.json) == {"committed", "rounds", "failed_rounds"}
     assert books.problems(flows) == []
     answer = cli("process", cli.app)
-    assert answer.out.startswith("drained: 0 messages committed, in 1 rounds of tasks, 0 of them failed")
+    assert answer.out.startswith("drained: 0 messages committed, in 1 round of tasks, 0 of them failed")
 
 
 def test_what_cannot_be_processed_is_said_in_a_paragraph(cli: Cli, books: Books, tmp_path: Path) -> None:

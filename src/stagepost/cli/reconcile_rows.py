@@ -98,7 +98,7 @@ def reconcile_files(
 
     rows = job.RowFiles(
         files=files,
-        file_format=chosen_format(options.file_format, files[0]),
+        file_format=chosen_format(options.file_format, files),
         id_columns=[each.strip() for each in options.id_columns.split(",")],
         flow_prefix=options.stage if options.flow_prefix is None else options.flow_prefix,
         amount=options.amount,

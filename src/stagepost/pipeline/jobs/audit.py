@@ -304,7 +304,7 @@ def _report(
             found = latest_first(doubled(messages, has_twins=bool(twins)), "origin_at")
             doubles = rows_of(found.limit(LISTED_MAX))
     sent = sum(row["sent"] for row in stages)
-    days = max((scope.seen_until - min(windows, default=0)) / SECOND, terms.window_seconds) / DAY_SECONDS
+    days = max((scope.seen_until - min(windows, default=scope.seen_until)) / SECOND, terms.window_seconds) / DAY_SECONDS
     waypoints = sum(row["waypoints"] for row in stages)
     retention = retention_rows(stages, scope.stages, outage_seconds=terms.outage_seconds, days=days)
     balance = balance_rows(
