@@ -341,7 +341,7 @@ def test_an_audit_that_continues_does_not_look_into_the_archive(
         f'{{"format":1,"until":"1","window_seconds":60,{REST}'
     )
     first.end(session, [], Position(1), 1)
-    assert command.begin().archived is None
+    assert command.begin().store.archived is None
 
 
 def test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused(tmp_path: Path) -> None:

@@ -14,12 +14,13 @@ from rich.table import Column, Table
 from stagepost.cli.archives import archives_by_store, refuse_others
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import job_progress
-from stagepost.cli.options import existing_store, held_by
+from stagepost.cli.options import existing_store
 from stagepost.cli.replay import MOMENT
 from stagepost.cli.show import console, plain
 from stagepost.cli.spark import cancel_jobs, load_job, run_job, session
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
+from stagepost.pipeline.audited_store import held_by
 from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.ports.findings import counted
 
