@@ -170,10 +170,10 @@ def test_a_dead_flow_is_forgotten_when_its_letter_has_left_the_store(
     assert told(report) == told(going.full())
 
 
-def ending(name: str, *waypoints: WaypointName) -> list[Waypoint]:
-    """A flow of one message that began with all others."""
+def ending(name: str, *waypoints: WaypointName, at: int = BEGAN) -> list[Waypoint]:
+    """A flow of one message."""
     attempts = {"accepted": 0}
-    return [Waypoint(each, BEGAN, "n", "pay", f"{name}-m", name, attempts.get(each, 1), BEGAN) for each in waypoints]
+    return [Waypoint(each, at, "n", "pay", f"{name}-m", name, attempts.get(each, 1), at) for each in waypoints]
 
 
 def write_poison(going: Auditor, session: Session) -> None:
@@ -230,12 +230,14 @@ def test_an_audit_continues_from_a_state_of_an_earlier_version(
     going = auditor(0)
     write_poison(going, session)
     going.write(ending("lost", "accepted", "received"))
+    going.write(ending("early", "accepted", "received", "committed", at=BEGAN - 3_600 * SECOND))
     going.go_on()
     assert going.state is not None
     lacks = {"messages": ["confirms", "doubts", "direct"], "facts": ["doubted", "edited"]}
     as_written_before(going.state, lacks)
     going.state = AuditState.read(going.state.folder, 60)
-    going.write(ending("new", "accepted", "received", "committed"))
+    # It has another window, so no line of this version is among those of the state.
+    going.write(ending("new", "accepted", "received", "committed", at=BEGAN + 3_600 * SECOND))
     full = going.full()
     report = going.go_on(letters=groups(session))
     assert verdicts(report) == [(5, "unclear")]
