@@ -44,6 +44,7 @@ from stagepost.pipeline.jobs.audit_state import (
 )
 from stagepost.pipeline.report.advice import (
     DAY_SECONDS,
+    NO_LETTERS,
     LetterFacts,
     StageTerms,
     letter_rows,
@@ -313,11 +314,11 @@ def _report(
     search = NOTHING_FOUND
     if any(row["open"] or row["dead"] for row in stages):
         search = _search(scope, messages)
-    evidence, letters_at = NO_EVIDENCE, {}
+    evidence, letters_at = NO_EVIDENCE, NO_LETTERS
     if any(row["dead"] for row in stages):
         with scope.step("judging dead letters"):
             evidence = evidence_of(messages, None if former is None else former.summary)
-            letters_at = letter_minutes(scope.spark, scope.url) if letters else {}
+            letters_at = letter_minutes(scope.spark, scope.url) if letters else NO_LETTERS
     twins = sum(row["twins"] for row in flows.values())
     doubled_count = sum(row["doubled"] for row in stages) + twins
     doubles: Rows = []

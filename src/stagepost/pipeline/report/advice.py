@@ -34,6 +34,7 @@ class LetterFacts:
 
 # The number of letters by minute of origin, of each group: a stage and a fingerprint.
 LetterMinutes = Mapping[tuple[str, str], Mapping[int, int]]
+NO_LETTERS: LetterMinutes = {}
 
 
 def letter_rows(letters: Iterable[LetterFacts], minutes: LetterMinutes, evidence: Evidence) -> Rows:
