@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import resource
@@ -15,6 +16,7 @@ from pathlib import Path
 # The largest share of one core that other processes may use during a valid measurement.
 BUSY_MAX = 0.25
 TICKS = os.sysconf("SC_CLK_TCK")
+PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass
@@ -28,8 +30,9 @@ class Load:
 def watched(*servers: int) -> Iterator[Load]:
     """Measure the use of the processors during the block.
 
-    This process, its ended children, the processes ``servers`` and their children do not count as others.
+    This process, its descendants, the processes ``servers`` and their children do not count as others.
     """
+    _adopt_orphans()
     load = Load()
     begin, busy, own = time.monotonic(), _busy_seconds(), _own_seconds(servers)
     yield load
@@ -55,6 +58,12 @@ def _busy_seconds() -> float:
     user, nice, system, _idle, _iowait, *rest = numbers
     # The rest are interrupts and stolen time. Time that other virtual machines steal counts as the load of others.
     return (user + nice + system + sum(rest[:3])) / TICKS
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of each descendant whose parent ends: a plain session of Spark leaves its Java behind."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot become the parent of orphans")
 
 
 def _own_seconds(servers: Sequence[int]) -> float:

@@ -23,9 +23,9 @@ from stagepost.recovery.pausing import opened, with_failure
 from stagepost.runtime.databases import open_store
 from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing.contract.givens import a_letter, a_row, an_acceptance, committed
-from stagepost.testing.postgres import free_port
 from tests.cli.doctoring import Visit, visit
 from tests.cli.shop import command, parsed
+from tests.servers.ports import reserved_port
 
 HOUR = 3600 * SECOND
 
@@ -236,7 +236,7 @@ def test_a_table_that_is_gone_is_what_could_not_be_looked_at(url: str, store: St
 
 
 def test_a_server_that_is_not_there_is_named_with_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    port = free_port()
+    port = reserved_port()
     monkeypatch.setenv("STAGEPOST_DATABASE", f"postgresql://ada:geheim@127.0.0.1:{port}/shop")
     seen = Visit.of(command("doctor", "--json"))
     assert seen.exit_code == 2

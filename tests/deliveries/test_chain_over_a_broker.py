@@ -19,10 +19,11 @@ from stagepost.ports.dead_letters import Selection
 from tests.deliveries.conftest import NewConsumer
 from tests.deliveries.test_whole_chain import FAULTS, Books, has_at_least
 from tests.faults.worker_fleet import PROCESS, SCRIPT
-from tests.gateway.http_calls import listening_socket, post, wait_until_alive
+from tests.gateway.http_calls import post, wait_until_alive
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup, kill
 from tests.quiet_logs import unquiet_lines
+from tests.servers.ports import reserved_port
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -52,8 +53,7 @@ class Services:
         self._consumer_url = consumer_url
         self._group = ProcessGroup()
         self._started: list[Process] = []
-        with closing(listening_socket()) as found:
-            self.port: int = found.getsockname()[1]
+        self.port = reserved_port()
         (folder / "gateway.toml").write_text(CONFIGURATION.format(port=self.port))
         for name in ("front", "back"):
             self._start(name, str(SCRIPT), "worker", f"tests.deliveries.brokered:{name}", "--json")

@@ -25,11 +25,12 @@ from stagepost.ports.dead_letters import Selection
 from stagepost.ports.journal import Waypoint
 from tests.deliveries.conftest import NewConsumer
 from tests.deliveries.consumer import Act, Consumer, Request, answer, half, reset, silence
-from tests.gateway.http_calls import get, listening_socket, post, wait_until_alive
+from tests.gateway.http_calls import get, post, wait_until_alive
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup, kill
 from tests.quiet_logs import unquiet_lines
-from tests.waiting import wait_until
+from tests.servers.ports import reserved_port
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it finds processes by Linux's /proc")
 
@@ -45,11 +46,12 @@ name = "orders"
 [route.deliver]
 url = "{consumer}"
 allow_private = ["localhost"]
-timeout_seconds = 0.5
+timeout_seconds = {timeout}
 pause_after = 0
 redelivery = {{ kind = "fixed", every_seconds = 0.1, times = 200 }}
 """
 
+NewChain = Callable[..., "Chain"]
 HTTP = "gateway_process"
 WORKER = "stagepost.worker.process"
 DELIVERIES = "gateway_deliveries"
@@ -58,15 +60,14 @@ DELIVERIES = "gateway_deliveries"
 class Chain:
     """``stagepost gateway`` in front of one consumer."""
 
-    def __init__(self, url: str, folder: Path, consumer: Consumer) -> None:
+    def __init__(self, url: str, folder: Path, consumer: Consumer, timeout: float) -> None:
         self._folder = folder
         self._url = url
         self._group = ProcessGroup()
         self.pids = self._group.pids
         self.log = folder / "gateway.log"
-        with closing(listening_socket()) as found:
-            self.port: int = found.getsockname()[1]
-        text = CONFIGURATION.format(url=url, port=self.port, consumer=consumer.url)
+        self.port = reserved_port()
+        text = CONFIGURATION.format(url=url, port=self.port, consumer=consumer.url, timeout=timeout)
         (folder / "gateway.toml").write_text(text)
         self.command = self.start()
 
@@ -121,12 +122,12 @@ class Chain:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.more)])
-def new_chain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Consumer], Chain]]:
+def new_chain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewChain]:
     made: list[Chain] = []
     new_url: Callable[[], str] = request.getfixturevalue(f"new_{request.param}")
 
-    def make(consumer: Consumer) -> Chain:
-        made.append(Chain(new_url(), tmp_path, consumer))
+    def make(consumer: Consumer, timeout: float = 0.5) -> Chain:
+        made.append(Chain(new_url(), tmp_path, consumer, timeout))
         return made[-1]
 
     yield make
@@ -134,11 +135,9 @@ def new_chain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
         each.close()
 
 
-def test_a_message_goes_from_producer_to_consumer(
-    new_chain: Callable[[Consumer], Chain], consumer: NewConsumer
-) -> None:
+def test_a_message_goes_from_producer_to_consumer(new_chain: NewChain, consumer: NewConsumer) -> None:
     shop = consumer()
-    chain = new_chain(shop)
+    chain = new_chain(shop, PATIENCE_SECONDS)
     assert chain.produce("o1") == "accepted"
     assert chain.produce("o1") == "duplicate"
     wait_until(lambda: shop.requests, "it is delivered")
@@ -203,9 +202,7 @@ def check(chain: Chain, books: Books, consumer: Consumer, orders: list[str]) -> 
 
 
 @pytest.mark.more
-def test_every_order_arrives_once_however_the_consumer_fails(
-    new_chain: Callable[[Consumer], Chain], consumer: NewConsumer
-) -> None:
+def test_every_order_arrives_once_however_the_consumer_fails(new_chain: NewChain, consumer: NewConsumer) -> None:
     random_faults = random.Random(1)
     shop = consumer(*(random_faults.choice(FAULTS) for _ in range(20)))
     books = Books(shop)
@@ -217,7 +214,7 @@ def test_every_order_arrives_once_however_the_consumer_fails(
 
 @pytest.mark.parametrize("part", [WORKER, *(pytest.param(each, marks=pytest.mark.more) for each in (HTTP, DELIVERIES))])
 def test_every_order_arrives_once_while_processes_of_the_gateway_are_killed(
-    new_chain: Callable[[Consumer], Chain], consumer: NewConsumer, part: str
+    new_chain: NewChain, consumer: NewConsumer, part: str
 ) -> None:
     random_faults = random.Random(2)
     shop = consumer(*(random_faults.choice(FAULTS) for _ in range(5)))
@@ -225,12 +222,15 @@ def test_every_order_arrives_once_while_processes_of_the_gateway_are_killed(
     chain = new_chain(shop)
     orders = [f"o{n}" for n in range(40)]
     kills = [5, 10, 20]
-    take = shop.on_request
+    take, lock = shop.on_request, threading.Lock()
 
     def take_and_kill(request: Request) -> None:
         take(request)
-        if kills and len(shop.requests) >= kills[0]:
-            kills.pop(0)
+        with lock:
+            is_time = bool(kills) and len(shop.requests) >= kills[0]
+            if is_time:
+                kills.pop(0)
+        if is_time:
             chain.kill_all_but_command(part)
 
     shop.on_request = take_and_kill
@@ -240,9 +240,7 @@ def test_every_order_arrives_once_while_processes_of_the_gateway_are_killed(
 
 
 @pytest.mark.more
-def test_every_order_arrives_once_while_the_whole_gateway_is_killed(
-    new_chain: Callable[[Consumer], Chain], consumer: NewConsumer
-) -> None:
+def test_every_order_arrives_once_while_the_whole_gateway_is_killed(new_chain: NewChain, consumer: NewConsumer) -> None:
     shop = consumer()
     books = Books(shop)
     chain = new_chain(shop)
@@ -259,11 +257,10 @@ def test_every_order_arrives_once_while_the_whole_gateway_is_killed(
     check(chain, books, shop, orders)
 
 
-def test_a_refusal_that_is_committed_is_never_redelivered(
-    new_chain: Callable[[Consumer], Chain], consumer: NewConsumer
-) -> None:
+def test_a_refusal_that_is_committed_is_never_redelivered(new_chain: NewChain, consumer: NewConsumer) -> None:
     shop = consumer(otherwise=answer(422))
-    chain = new_chain(shop)
+    # A refusal that comes too late counts as no answer.
+    chain = new_chain(shop, PATIENCE_SECONDS)
     chain.produce("o1")
     wait_until(chain.letters, "the refusal is written")
     chain.kill_all_but_command(WORKER)
@@ -275,7 +272,7 @@ def test_a_refusal_that_is_committed_is_never_redelivered(
 
 
 def test_the_logs_of_a_fault_run_are_one_line_an_event_without_secrets_and_stacks(
-    new_chain: Callable[[Consumer], Chain], consumer: NewConsumer
+    new_chain: NewChain, consumer: NewConsumer
 ) -> None:
     shop = consumer(*FAULTS)
     chain = new_chain(shop)

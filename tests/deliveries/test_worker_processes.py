@@ -24,7 +24,7 @@ from tests.deliveries.messages import Placed
 from tests.faults.worker_fleet import PROCESS, SCRIPT, Member
 from tests.places import bare_environment
 from tests.processes import ROOT, ProcessGroup, kill
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it finds processes by Linux's /proc")
 
@@ -112,7 +112,8 @@ def test_a_slow_consumer_takes_no_thread_of_another_route_or_stage(shop: Shop, c
     slow, quick = consumer(), consumer()
     blocking(slow)
     shop.start(shop.first, *(f"slow-{n}" for n in range(20)))
-    shop.work("--threads", "1", first=slow.url, second=quick.url)
+    # Beyond the time-out the slow route posts again.
+    shop.work("--threads", "1", first=slow.url, second=quick.url, timeout=str(PATIENCE_SECONDS))
     wait_until(lambda: len(slow.requests) == 2, "both threads of the slow route wait")
     shop.start(shop.second, *(f"quick-{n}" for n in range(20)))
     shop.app.start(shop.place, Placed("o1", 1), flow_id="placed")

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import psycopg
 import pytest
 
 from tests.places import bare_environment
+from tests.servers.ports import reserved_port
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 ORDERS = 40
@@ -32,7 +32,7 @@ class Shop:
     def __init__(self, framework: str, url: str, log: Path) -> None:
         self.framework = framework
         self.url = url
-        self.port = free_port()
+        self.port = reserved_port()
         self._log = log
         self._started: list[subprocess.Popen[bytes]] = []
 
@@ -86,12 +86,6 @@ class Shop:
                 each.send_signal(signal.SIGTERM)
         for each in self._started:
             each.wait(PATIENCE_SECONDS)
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture(params=["fastapi", "django"])

@@ -20,6 +20,7 @@ STAGES, POOL, CALLS = 100, 10, 200
 OPEN = """
     SELECT pid, xact_start FROM pg_stat_activity
     WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
+    AND backend_type = 'client backend'
 """
 
 Pool = list[psycopg.Connection[Any]]

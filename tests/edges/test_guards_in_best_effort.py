@@ -40,7 +40,7 @@ from stagepost.transaction.steps import EdgeStep, Halt, Step, unobserved_edge
 from stagepost.transaction.stored_copies import InboxSweep
 from tests.edges.direct_service import ABROAD, PAY, SECONDS, DirectService, Order
 from tests.edges.test_receiving import an_envelope
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 Make = Callable[..., DirectService]
 PROACTIVE = {"guard": "proactive"}
@@ -161,17 +161,17 @@ def test_of_two_copies_at_once_one_does_the_work(direct_url: str, direct_broker:
         def work(ctx: Context, order: Order) -> None:
             if guard == "reactive" and not is_over.is_set():
                 # Both run before either has begun its transaction.
-                started.wait(SECONDS)
+                started.wait(PATIENCE_SECONDS)
             ctx.sql("INSERT INTO effect (order_id) VALUES (:id)", id=order.order_id)
             ctx.send(shop.app.remote(ABROAD, Order), order)
 
         with closing(DirectService(direct_url, direct_broker, "best_effort", work, terms={"guard": guard})) as shop:
             shop.arrive("m1")
-            arrived.wait(SECONDS)
+            arrived.wait(PATIENCE_SECONDS)
             with suppress(BrokerConnectionLost):
                 # The other one may have the database for too long.
                 shop.consumer.turn(shop.connection, {PAY: 1}, SECONDS)
-            arrived.wait(SECONDS)
+            arrived.wait(PATIENCE_SECONDS)
             is_over.set()
             if number == 0:
                 shop.restart()
@@ -265,7 +265,7 @@ def test_the_thread_of_the_dispatcher_sweeps(service: Make) -> None:
         wait_until(lambda: shop.sent().total() == 1, "the stored bytes are sent")
     finally:
         thread.stop()
-        assert thread.join(60)
+        assert thread.join(PATIENCE_SECONDS)
     assert thread.error is None
 
 

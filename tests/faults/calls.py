@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import smtplib
-import sqlite3
-import threading
 import time
-from contextlib import closing
 from dataclasses import dataclass
 from email.message import EmailMessage
 from pathlib import Path
@@ -22,7 +19,8 @@ from stagepost.transaction.steps import Step
 from stagepost.worker import supervisor
 
 PLACES = Path(os.environ["CALLS_PLACES"])
-# ``step`` kills this process once when it passes the step, ``step:stop`` stops it, and ``step:2`` kills it twice.
+# ``step`` kills this process once when it passes the step, and ``step:2`` kills it twice.
+# ``step:hold`` holds its thread there once, until ``go`` exists.
 # ``FLOW/STAGE/STEP …`` kills it once at each of these.
 KILL = os.environ.get("CALLS_KILL", "")
 TIMEOUT_SECONDS = 2.0
@@ -67,21 +65,12 @@ def at_step(step: Step, claim: Claim) -> None:
             (PLACES / f"killed-{n}").touch(exist_ok=False)
         except FileExistsError:
             continue
-        if how == "stop":
-            wait_for_writers()
-        # To this thread: one to the process may reach it some lines later.
-        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP if how == "stop" else signal.SIGKILL)
+        if how == "hold":
+            while not (PLACES / "go").exists():
+                time.sleep(0.01)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
         return
-
-
-def wait_for_writers() -> None:
-    """Wait until no thread writes to a file of SQLite: a stopped process that does stops all other writers too."""
-    scheme, _, path = os.environ["STAGEPOST_DATABASE"].partition(":///")
-    for file in (Path(path), Path(f"{path}-apart")) if scheme == "sqlite" else ():
-        if file.exists():
-            with closing(sqlite3.connect(file, timeout=60, isolation_level=None)) as connection:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.execute("ROLLBACK")
 
 
 if "/" in KILL:

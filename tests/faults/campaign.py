@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from tests.faults.books import Books, transfers
+from tests.faults.books import Books, Flow, transfers
 from tests.faults.scenarios import settle
 from tests.faults.worker_fleet import PROCESS, Member, WorkerFleet
 from tests.processes import kill
@@ -19,7 +19,7 @@ from tests.waiting import STANDSTILL_SECONDS, wait_until
 @dataclass(frozen=True)
 class Campaign:
     """
-    ``flows``            transfers, of five stages each
+    ``flows``            transfers, of five stages each; more are started if these are done before the last kill
     ``kills``            SIGKILLs; each waits until the survivors got on with the work, and how far is up to ``seed``
     ``handler_seconds``  how long each handler takes before it writes
     ``commands``         copies of the whole worker command on the one store
@@ -54,7 +54,8 @@ def run(
 ) -> Report:
     random = Random(campaign.seed)
     slow = f"slow={campaign.handler_seconds}" if campaign.handler_seconds else ""
-    flows = transfers(campaign.flows, f"{campaign.fault} {slow}".strip(), campaign.flow_name)
+    fault = f"{campaign.fault} {slow}".strip()
+    flows = transfers(campaign.flows, fault, campaign.flow_name)
     books.start(flows)
     options = ["--processes", str(campaign.processes), "--threads", str(campaign.threads)]
     urls = fleet.urls or [fleet.url]
@@ -65,9 +66,10 @@ def run(
     commands = [command(number) for number in range(campaign.commands)]
     slots = campaign.commands * campaign.processes * campaign.threads
     killed = 0
-    while killed < campaign.kills and not books.is_drained():
+    while killed < campaign.kills:
         # As many more entries as there are handlers at a time, more or less: so that some are cut in the middle.
         get_on(books, random.randint(1, slots))
+        replenish(books, flows, slots, fault)
         if random.random() < campaign.supervisor_share:
             number = random.randrange(len(commands))
             commands[number].kill()
@@ -76,7 +78,7 @@ def run(
             victims = wait_until(lambda: fleet.pids(PROCESS), "there is somebody to kill")
             kill(random.choice(victims))
         killed += 1
-        tell(f"{killed} kills, {books.entries()} of {5 * campaign.flows} entries, {books.waypoints('died')} deaths")
+        tell(f"{killed} kills, {books.entries()} of {5 * len(flows)} entries, {books.waypoints('died')} deaths")
     # Of many kills many suspects are left, and they run one after the other.
     settle(books, 2 * STANDSTILL_SECONDS)
     return Report(
@@ -86,6 +88,14 @@ def run(
         books.entries(),
         len(books.letters()),
     )
+
+
+def replenish(books: Books, flows: list[Flow], count: int, fault: str) -> None:
+    """Start ``count`` flows more if all are done. The workers may be faster than a test that kills them."""
+    if books.is_drained():
+        more = transfers(count, fault, f"{flows[0].flow_id}-{len(flows)}-")
+        books.start(more)
+        flows += more
 
 
 def get_on(books: Books, entries: int) -> None:

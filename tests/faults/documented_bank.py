@@ -1,18 +1,16 @@
-"""A bank whose accounts are documents, for workers that tests kill and stop.
+"""A bank whose accounts are documents, for workers that tests kill and pause.
 
 DOCUMENTS_URL     the Redis server of the accounts
-DOCUMENTS_SIGNAL  the signal that a process sends itself: KILL or STOP
-DOCUMENTS_AT      the steps of ``accounts.book`` at which it does, with commas; at each one once, whichever process
-DOCUMENTS_AFTER   the number of passings before that, in each process
-DOCUMENTS_FOLDER  where the processes note that they did
+DOCUMENTS_AT      the steps of ``accounts.book`` at which a process kills itself, with commas; at each step one process
+DOCUMENTS_HOLDS   if it is set, the thread is held there in place of that, until the file ``go`` exists
+DOCUMENTS_FOLDER  where the processes note that they did, and the place of ``go``
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections import Counter
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +21,7 @@ from stagepost.store.document import in_document
 from stagepost.store.document.redis import RedisDocuments
 from stagepost.transaction.steps import Step
 
-SIGNAL = signal.Signals[f"SIG{os.environ.get('DOCUMENTS_SIGNAL', 'KILL')}"]
 AT = os.environ.get("DOCUMENTS_AT", "").split(",")
-AFTER = int(os.environ.get("DOCUMENTS_AFTER", "0"))
 FOLDER = Path(os.environ.get("DOCUMENTS_FOLDER", "."))
 KEY = "account:{account}"
 
@@ -40,21 +36,17 @@ class Booking:
     cents: int
 
 
-passed = Counter[Step]()
-
-
 def strike(step: Step, claim: Claim) -> None:
     if claim.stage != "accounts.book" or step.value not in AT:
-        return
-    passed[step] += 1
-    if passed[step] <= AFTER:
         return
     try:
         (FOLDER / f"at-{step}").touch(exist_ok=False)
     except FileExistsError:
         return
-    # To this very thread: sent to the process, another one may take it, and this one goes on for a moment.
-    signal.pthread_kill(threading.get_ident(), SIGNAL)
+    if "DOCUMENTS_HOLDS" not in os.environ:
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not (FOLDER / "go").exists():
+        time.sleep(0.01)
 
 
 app = App("documented", listener=strike)

@@ -6,11 +6,12 @@ import fcntl
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
 
+from stagepost.store.sqlite.second_file import second_of
 from stagepost.store.sqlite.writer_lock import NEXT, SUFFIX, WRITER
 from tests.waiting import wait_until
 
@@ -18,7 +19,7 @@ SQLITE = "sqlite:///"
 
 
 def pause(pid: int, url: str) -> None:
-    """Stop a process at a moment at which none of its threads writes to its database.
+    """Stop a process at a moment at which none of its threads writes to its database, or to the second file of it.
 
     SQLite has one writer, so all others would wait until the stopped one goes on.
     """
@@ -32,10 +33,13 @@ def _no_writer(url: str) -> Iterator[None]:
     if not url.startswith(SQLITE):
         yield
         return
-    with Path(f"{url.removeprefix(SQLITE)}{SUFFIX}").open("ab") as file:
-        # As a writer takes them, and without giving up the first: no process may wait for its turn either.
-        for byte in (NEXT, WRITER):
-            wait_until(partial(_has_locked, file, byte), "no process writes")
+    first = Path(url.removeprefix(SQLITE))
+    with ExitStack() as files:
+        for each in (first, second_of(first)):
+            file = files.enter_context(each.with_name(each.name + SUFFIX).open("ab"))
+            # As a writer takes them, and without giving up the first: no process may wait for its turn either.
+            for byte in (NEXT, WRITER):
+                wait_until(partial(_has_locked, file, byte), "no process writes")
         yield
 
 

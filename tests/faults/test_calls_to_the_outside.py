@@ -25,6 +25,7 @@ from stagepost.ports.registry import driver_of
 from stagepost.runtime.assembly import log_of
 from tests.cli.shop import command, parsed
 from tests.faults import stores
+from tests.faults.pausing import pause
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup
 from tests.waiting import wait_until
@@ -267,15 +268,16 @@ def test_a_call_that_overruns_its_timeout_fails_the_attempt_and_is_asked_about(c
 @stores.on_both
 def test_an_owner_stopped_in_its_call_is_replaced_and_calls_no_more(calls: Calls) -> None:
     """Its worker's supervisor is stopped too, so that another worker takes over from it."""
-    # A worker makes the tables and counts the hour, or the owner might be stopped while another of its threads writes.
-    calls.finish(calls.worker())
     calls.start("pay", "p0")
-    first = calls.worker("intended:stop")
-    wait_until(lambda: calls.exists("killed-0"), "the owner has stopped itself")
-    first.signal(signal.SIGSTOP)
+    first = calls.worker("intended:hold")
+    wait_until(lambda: calls.exists("killed-0"), "the owner is held before its call")
+    (owner,) = calls.pids("stagepost.worker.process")
+    for pid in (first.pid, owner):
+        pause(pid, calls.url)
     second = calls.worker()
     wait_until(lambda: calls.paid() == {"p0": "c1"}, "the second worker has captured")
-    for pid in calls.pids("stagepost"):
+    calls.write("go", "")
+    for pid in (owner, first.pid):
         os.kill(pid, signal.SIGCONT)
     calls.finish(first, second)
     assert calls.captured() == Counter(["p0"])

@@ -58,8 +58,7 @@ def test_a_message_that_forks_and_dies_is_a_dead_letter_although_its_child_lives
     flows = [Flow("deadly", "chore", "fork-and-die", dies_at="bank.chore"), *chores(10)]
     books.start(flows)
     worker = fleet.command("--drain", "--threads", "1", tune="death=0.1")
-    wait_until(lambda: len(books.blamed("died")) == 1, "it is a suspect")
-    wait_until(lambda: len(books.blamed("died")) == 2, "its death alone was seen")
+    wait_until(lambda: len(books.blamed("died")) >= 2, "its death alone was seen")
     assert worker.wait() == 0
     assert books.problems(flows) == []
     assert books.letters() == [("deadly", "bank.chore", "worker-died", 0, 4)]
@@ -88,7 +87,7 @@ def test_what_a_killed_process_had_claimed_and_not_begun_is_given_back_and_count
     """Quick ones first, so that the worker claims many at a time; then one that kills it in their midst."""
     flows = [*chores(60), Flow("deadly", "chore", f"kill-once={tmp_path}/died"), *chores(60, name="d")]
     books.start(flows)
-    fleet.command("--threads", "1", tune="death=0.1")
+    fleet.command("--threads", "1", tune="death=0.1,ahead=60")
     settle(books)
     assert books.problems(flows) == []
     assert [each.split()[1] for each in books.blamed("died")] == ["deadly"]

@@ -24,6 +24,7 @@ from stagepost.runtime.settings import Place, handing_down
 from stagepost.store.document.redis import RedisDocuments
 from stagepost.worker.child import Plan
 from tests.faults.documented_bank import Booking
+from tests.faults.pausing import pause
 from tests.faults.worker_fleet import PROCESS, SCRIPT
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup
@@ -61,18 +62,15 @@ class Bank:
         self.documents = RedisDocuments(server.url)
         server.clear()
 
-    def worker(self, *, at: str = "", sends: str = "KILL") -> Process:
+    def worker(self, *, at: str = "") -> Process:
         """``stagepost worker --drain``: a supervisor with a worker process."""
         command = [str(SCRIPT), "worker", APP, "--database", self.url, "--drain", "--processes", "1", "--json"]
-        return self._start([*command, "--threads", "2"], at, sends)
+        return self._start([*command, "--threads", "2"], at)
 
     def process(self, *, at: str = "", paused_after_seconds: float = 30) -> Process:
-        """A worker process alone, whose parent is the test. It stops itself at the fourth passing of the step.
-
-        A process that stops at its start may stand still in a transaction of its housekeeper, with the writer lock.
-        """
+        """A worker process alone, whose parent is the test. Its thread is held at the step."""
         plan = Plan(APP, 1, False, 30, os.getpid(), "INFO", True, paused_after_seconds)
-        return self._start([sys.executable, "-m", PROCESS, msgspec.json.encode(plan).decode()], at, "STOP", after=3)
+        return self._start([sys.executable, "-m", PROCESS, msgspec.json.encode(plan).decode()], at, DOCUMENTS_HOLDS="1")
 
     def has_reached(self, step: str) -> bool:
         return (self._folder / f"at-{step}").exists()
@@ -111,11 +109,14 @@ class Bank:
             print(f"--- {each.log.name}\n{each.log.read_text(errors='replace')[-4000:]}")  # noqa: T201 - pytest shows it where the test failed
         self._app.close()
 
-    def _start(self, command: list[str], at: str, sends: str, after: int = 0) -> Process:
+    def go(self) -> None:
+        (self._folder / "go").touch()
+
+    def _start(self, command: list[str], at: str, **settings: str) -> Process:
         there = {each: value for each, value in handing_down(Place(self.url, None)).items() if each not in os.environ}
         environment = bare_environment() | there | self._group.environment
-        environment |= {"DOCUMENTS_URL": self._server.url, "DOCUMENTS_AT": at, "DOCUMENTS_SIGNAL": sends}
-        environment |= {"DOCUMENTS_FOLDER": str(self._folder), "DOCUMENTS_AFTER": str(after)}
+        environment |= {"DOCUMENTS_URL": self._server.url, "DOCUMENTS_AT": at, "DOCUMENTS_FOLDER": str(self._folder)}
+        environment |= settings
         log = self._folder / f"{len(self._processes)}.log"
         with log.open("ab") as file:
             started = subprocess.Popen(
@@ -162,10 +163,12 @@ def test_the_next_owner_killed_after_its_fence_leaves_each_booking_exactly_once(
 )
 def test_an_owner_stopped_at_a_step_changes_nothing_when_it_goes_on(step: str, bank: Bank) -> None:
     first = bank.process(at=step)
-    wait_until(lambda: bank.has_reached(step), "the first owner has stopped itself")
+    wait_until(lambda: bank.has_reached(step), "the first owner is at the step")
+    pause(first.pid, bank.url)
     second = bank.process(paused_after_seconds=1)
     wait_until(bank.is_settled, "the second owner has handled everything")
     assert bank.problems == []
+    bank.go()
     first.signal(signal.SIGCONT)
     for each in (first, second):
         each.signal(signal.SIGTERM)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults import stores
 from tests.faults.books import Books, Flow, transfers
+from tests.faults.pausing import pause
 from tests.faults.scenarios import paused_in_its_handler, resumed, settle
 from tests.faults.worker_fleet import PROCESS, WorkerFleet
 from tests.waiting import wait_until
@@ -28,11 +29,13 @@ def test_an_owner_paused_between_claim_and_handling_finds_the_fence_when_it_wake
 ) -> None:
     flows = transfers(40)
     books.start(flows)
-    # One thread: with more, another may stand still in its transaction, and on SQLite then nobody can take over.
-    first = fleet.process(threads=1, pause=f"claimed,*,30,{tmp_path}/paused")
-    wait_until((tmp_path / "paused").exists, "the first owner has stopped itself")
+    gate = tmp_path / "gate"
+    first = fleet.process(threads=1, hold=f"claimed,*,30,{gate}")
+    wait_until(Path(f"{gate}.entered").exists, "the first owner is between claim and handling")
+    pause(first.pid, books.url)
     second = fleet.process(threads=3, paused_after_seconds=1)
     settle(books)
+    Path(f"{gate}.open").touch()
     first.signal(signal.SIGCONT)
     more = [*flows, *resumed(books, first, second)]
     settle(books)
@@ -92,7 +95,7 @@ def test_a_supervisor_that_is_paused_loses_its_suspect_to_another_and_changes_no
     books.start(flows)
     first = fleet.command("--threads", "1", tune="death=0.1")
     wait_until(Path(f"{gate}.entered").exists, "the suspect runs alone")
-    first.signal(signal.SIGSTOP)
+    pause(first.pid, books.url)
     for pid in fleet.pids(PROCESS):
         fleet.end(pid)
     second = fleet.process(threads=1, paused_after_seconds=1)

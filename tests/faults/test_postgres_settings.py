@@ -253,8 +253,8 @@ def test_a_server_that_voids_a_promise_is_refused_with_the_remedy_unless_it_is_a
         # A server tells of its settings once it has read them again.
         connection.execute(make.encode())
         connection.execute("SELECT pg_reload_conf()")
+        name = risk.removesuffix("_off")
         if undo:
-            name = risk.removesuffix("_off")
             wait_until(lambda: is_off(safe_url, name), f"{name} is off")
         try:
             with pytest.raises(NothingSent, match=remedy) as caught:
@@ -270,6 +270,8 @@ def test_a_server_that_voids_a_promise_is_refused_with_the_remedy_unless_it_is_a
             if undo:
                 connection.execute(undo.encode())
                 connection.execute("SELECT pg_reload_conf()")
+                # Other tests have this server too.
+                wait_until(lambda: not is_off(safe_url, name), f"{name} is on")
 
 
 def is_off(url: str, name: str) -> bool:

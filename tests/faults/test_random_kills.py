@@ -14,7 +14,7 @@ from tests.faults.worker_fleet import WorkerFleet
 def test_workers_and_supervisors_killed_over_and_over_leave_every_effect_exactly_once(
     books: Books, fleet: WorkerFleet
 ) -> None:
-    # Handlers that take a moment: or all is done before the last kill, where the machine is busy with something else.
+    # Handlers that take a moment, so that a kill meets some of them.
     report = run(Campaign(flows=300, kills=30, handler_seconds=0.02), books, fleet)
     assert report.problems == []
     assert report.kills == 30

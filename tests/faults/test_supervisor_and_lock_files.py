@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -96,8 +97,9 @@ def test_a_supervisor_whose_lock_file_is_removed_stops_and_says_that_something_i
 def test_the_lock_files_of_the_dead_are_removed_by_the_living(books: SqliteBooks, fleet: WorkerFleet) -> None:
     flows = transfers(10)
     for _ in range(3):
+        began = time.time()
         worker = fleet.command("--processes", "2")
-        wait_until(lambda: books.hearts_beat_since(0) >= 3, "all live")
+        wait_until(lambda moment=began: books.hearts_beat_since(moment) >= 3, "all live")  # type: ignore[misc]
         for pid in (worker.pid, *fleet.pids(PROCESS)):
             fleet.end(pid)
         worker.wait()

@@ -13,6 +13,7 @@ from stagepost import App
 from stagepost.app.app import engine_of
 from tests.gateway.http_calls import listening_socket
 from tests.processes import ROOT, Process, ProcessGroup
+from tests.servers.ports import reserved_port
 
 SHOP = """
 from stagepost import App
@@ -39,7 +40,8 @@ class Gateways:
         self.url = url
         self.folder = folder
         self._group = group
-        self.listening: socket.socket = listening_socket()
+        # A command binds to the port after this socket was closed.
+        self.listening: socket.socket = listening_socket(reserved_port())
         self.port: int = self.listening.getsockname()[1]
         self.started: list[Process] = []
 

@@ -38,9 +38,9 @@ def wait_until_alive(port: int) -> None:
     wait_until(lambda: get(port, "/healthz")[0] == 200, f"a gateway answers on port {port}")
 
 
-def listening_socket() -> socket.socket:
-    """Return a socket on a free port. Connections wait in it for the process that accepts them."""
+def listening_socket(port: int = 0) -> socket.socket:
+    """Return a socket on that port, or on a free one. Connections wait in it for the process that accepts them."""
     listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
+    listening.bind(("127.0.0.1", port))
     listening.listen(64)
     return listening

@@ -12,11 +12,11 @@ import msgspec
 
 from stagepost.runtime.isolation import Answer, AppToRun, Plan
 from stagepost.runtime.settings import Place, handing_down
-from stagepost.testing.postgres import free_port
 from stagepost.worker.alone import EXIT_ORPHANED
 from tests.faults.sqlite_books import SqliteBooks
 from tests.faults.worker_fleet import ALONE, APP
 from tests.processes import ROOT
+from tests.servers.ports import reserved_port
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -45,7 +45,7 @@ def test_a_child_whose_parent_does_not_hear_its_answer_ends_without_a_word(tmp_p
 
 def test_a_child_that_meets_a_database_that_is_away_says_so_in_a_line_and_counts_nothing() -> None:
     heard, answers = os.pipe()
-    child = child_of(f"postgresql://postgres@127.0.0.1:{free_port()}/bank", answers)
+    child = child_of(f"postgresql://postgres@127.0.0.1:{reserved_port()}/bank", answers)
     os.close(answers)
     assert (child.returncode, os.read(heard, 10)) == (0, Answer.BROKEN)
     os.close(heard)

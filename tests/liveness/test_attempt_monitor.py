@@ -116,10 +116,11 @@ def test_a_handler_over_its_limit_is_interrupted_at_its_next_line(desk: Desk) ->
 
 
 def test_a_handler_is_interrupted_once_and_not_again_in_its_cleaning_up(desk: Desk) -> None:
-    cleaned = threading.Event()
+    is_inside, cleaned = threading.Event(), threading.Event()
 
     def handler() -> None:
         try:
+            is_inside.set()
             spin()
         finally:
             for _ in range(3):
@@ -127,6 +128,7 @@ def test_a_handler_is_interrupted_once_and_not_again_in_its_cleaning_up(desk: De
             cleaned.set()
 
     attempt = desk.attempt(handler)
+    is_inside.wait(PATIENCE_SECONDS)
     desk.pass_limit()
     assert isinstance(attempt.over().error, TimeLimitExceeded)
     assert cleaned.is_set()
@@ -145,13 +147,17 @@ def test_a_handler_that_swallows_the_interrupt_and_returns_has_failed_all_the_sa
 def test_a_handler_that_raises_something_else_after_the_interrupt_failed_by_its_limit_because_of_that(
     desk: Desk,
 ) -> None:
+    is_inside = threading.Event()
+
     def handler() -> None:
         try:
+            is_inside.set()
             spin()
         except TimeLimitExceeded:
             raise ValueError("cleaning up went wrong") from None
 
     attempt = desk.attempt(handler)
+    is_inside.wait(PATIENCE_SECONDS)
     desk.pass_limit()
     error = attempt.over().error
     assert isinstance(error, TimeLimitExceeded)
@@ -205,11 +211,12 @@ def test_an_interrupt_that_arrives_while_the_handler_is_being_left_leaves_no_tra
 
 
 def test_a_handler_that_does_not_yield_is_stuck_when_the_time_to_yield_is_over(desk: Desk) -> None:
-    release = threading.Event()
+    is_inside, release = threading.Event(), threading.Event()
 
     def handler() -> None:
         while True:
             try:
+                is_inside.set()
                 while not release.is_set():
                     pass
                 return
@@ -217,6 +224,7 @@ def test_a_handler_that_does_not_yield_is_stuck_when_the_time_to_yield_is_over(d
                 pass
 
     attempt = desk.attempt(handler)
+    is_inside.wait(PATIENCE_SECONDS)
     assert not desk.pass_limit()
     desk.clock.advance(YIELD)
     assert (desk.watch.check(), desk.watch.is_stuck) == (False, False)

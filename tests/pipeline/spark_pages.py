@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import urllib.request
 from typing import Any
 from urllib.error import HTTPError
@@ -23,12 +22,6 @@ ANSWERS = (
     "storage/rdd",
     "allmiscellaneousprocess",
 )
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def read(url: str) -> str:

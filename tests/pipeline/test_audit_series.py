@@ -99,3 +99,38 @@ def test_with_every_an_audit_that_another_one_overtook_is_followed_by_the_next(
     # Without --every it fails.
     monkeypatch.setattr(audit_job, "audit", overtaken)
     assert cli.audit("--state", str(folder)).code == 2
+
+
+@pytest.mark.more
+def test_an_audit_whose_former_state_another_one_removed_is_followed_by_the_next(
+    cli: Cli, books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other audit ends while this one starts Spark."""
+    folder = tmp_path / "state"
+    books.start(orders(2))
+    assert cli.audit("--state", str(folder)).code == 0
+
+    def overtaken(spark: SparkSession, url: str, **words: Any) -> AuditReport:
+        monkeypatch.setattr(audit_job, "audit", audit)
+        with existing_store(url) as (_, access):
+            other = AuditSeries.begin(folder, access.session, SystemClock())
+            audit(spark, url, **{**words, "save_to": other.folder})
+            other.end(access.session, [], words["until"], words["at"])
+        return audit(spark, url, **words)
+
+    def wait(seconds: float, request: StopRequest, shown: object) -> None:
+        if not turns:
+            request.signal = signal.SIGINT
+        request.check()
+        turns.pop()
+
+    turns = [1]
+    monkeypatch.setattr("stagepost.cli.audit.wait", wait)
+    monkeypatch.setattr(audit_job, "audit", overtaken)
+    answer = cli.audit("--state", str(folder), "--every", "60")
+    assert answer.code == 130
+    assert answer.err.count("it continues from that state. The next audit begins in 60 s.") == 1
+    assert [json.loads(line)["flows"]["flows"] for line in answer.out.splitlines()] == [2]
+    monkeypatch.setattr(audit_job, "audit", overtaken)
+    refused = cli.audit("--state", str(folder))
+    assert (refused.code, "audit-conflict" in refused.err) == (2, True)

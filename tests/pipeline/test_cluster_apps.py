@@ -18,7 +18,8 @@ from tests.pipeline.cluster import Cluster
 from tests.pipeline.cluster_site import SLOTS, Site, books, cluster, is_over, site, succeeded
 from tests.pipeline.postgres_books import PostgresBooks
 from tests.pipeline.shop import STAGES
-from tests.pipeline.spark_pages import free_port, pages, states, with_loops
+from tests.pipeline.spark_pages import pages, states, with_loops
+from tests.servers.ports import reserved_port
 from tests.waiting import wait_until
 
 __all__ = ["books", "cluster", "site"]
@@ -32,7 +33,7 @@ def test_an_app_in_a_zip_runs_on_executors_and_a_password_is_seen_nowhere(
     """While a handler waits, Spark's pages are up, and say what runs. The user's settings count."""
     flows = [*orders(1, f"gate={tmp_path}/gate", name="gated"), *orders(40)]
     books.start(flows)
-    port, known = free_port(), uuid4().hex
+    port, known = reserved_port(), uuid4().hex
     settings = ("--conf", f"spark.ui.port={port}", "--conf", f"spark.a.b=c {known}")
     command = site.process("--py-files", site.zipped(), *settings)
     wait_until(partial(is_over, (tmp_path / "gate.entered").exists, command), "a handler runs")

@@ -20,10 +20,11 @@ from tests.pipeline.held_jobs import STEPS
 from tests.pipeline.postgres_books import PostgresBooks
 from tests.pipeline.shop import STAGES
 from tests.pipeline.sink_streams import put
-from tests.pipeline.spark_pages import free_port, with_loops
+from tests.pipeline.spark_pages import with_loops
 from tests.pipeline.test_archive_command import grow_old
 from tests.pipeline.test_initiate_deaths import chunks
 from tests.pipeline.test_reconcile_command import Service
+from tests.servers.ports import reserved_port
 from tests.waiting import wait_until
 
 __all__ = ["books", "cluster", "site"]
@@ -130,7 +131,7 @@ def test_executors_die_and_join_while_messages_run_and_each_effect_happens_once(
     site: Site, books: PostgresBooks, cluster: Cluster, tmp_path: Path
 ) -> None:
     """The driver runs the suspects beside the tasks. The executor that joins gets claim loops of its own."""
-    gate, port = tmp_path / "gate", free_port()
+    gate, port = tmp_path / "gate", reserved_port()
     flows = [*orders(1, f"kill-once={tmp_path}/died", name="dies"), *orders(500)]
     flows += orders(1, f"gate={gate}", name="gated")
     books.start(flows)

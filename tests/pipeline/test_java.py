@@ -237,6 +237,7 @@ options = SparkOptions("local[1]", settings=json.loads(sys.argv[3]))
 with spark_session("flags", options, is_brief=bool(sys.argv[2])) as spark:
     bean = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
     print(json.dumps([each for each in bean.getInputArguments() if each.startswith("-XX:")]))
+    print(spark.sparkContext.getConf().get("spark.executor.defaultJavaOptions", ""))
 """
 SERIAL, QUICK, PARALLEL = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+UseParallelGC"
 
@@ -244,25 +245,43 @@ SERIAL, QUICK, PARALLEL = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+U
 @pytest.mark.more
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("processors", "is_brief", "settings", "variables", "flags"),
+    ("processors", "is_brief", "settings", "variables", "defaults", "flags", "for_executors"),
     [
-        (2, True, {}, {}, {SERIAL, QUICK}),
-        (3, False, {}, {}, set()),
-        (2, True, {"spark.driver.extraJavaOptions": PARALLEL}, {}, {PARALLEL}),
-        (2, True, {}, {"JDK_JAVA_OPTIONS": PARALLEL}, {PARALLEL}),
+        (2, True, {}, {}, "", {SERIAL, QUICK}, QUICK),
+        (3, False, {}, {}, "", set(), ""),
+        (2, True, {"spark.driver.extraJavaOptions": PARALLEL}, {}, "", {PARALLEL}, QUICK),
+        (2, True, {}, {"JDK_JAVA_OPTIONS": PARALLEL}, "", {PARALLEL}, QUICK),
+        (2, True, {}, {}, f"spark.executor.defaultJavaOptions {PARALLEL}\n", {SERIAL, QUICK}, PARALLEL),
     ],
-    ids=["few processors and few rows", "many of both", "a setting of the user", "a variable of the user"],
+    ids=[
+        "few processors and few rows",
+        "many of both",
+        "a setting of the user",
+        "a variable of the user",
+        "a default of the user for executors",
+    ],
 )
 def test_java_starts_with_options_for_the_machine_and_the_job_unless_the_user_gave_any(
-    processors: int, is_brief: bool, settings: dict[str, str], variables: dict[str, str], flags: set[str]
+    processors: int,
+    is_brief: bool,
+    settings: dict[str, str],
+    variables: dict[str, str],
+    defaults: str,
+    flags: set[str],
+    for_executors: str,
+    tmp_path: Path,
 ) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(defaults)
     unset = {"SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"}
     environment = {name: value for name, value in os.environ.items() if name not in unset} | variables
+    environment["SPARK_CONF_DIR"] = str(tmp_path)
     words = [sys.executable, "-c", FLAGS, str(processors), "yes" if is_brief else "", json.dumps(settings)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    of_driver, of_executors = done.stdout.splitlines()
     # Spark has flags of its own.
-    assert set(json.loads(done.stdout)) & {SERIAL, QUICK, PARALLEL} == flags
+    assert set(json.loads(of_driver)) & {SERIAL, QUICK, PARALLEL} == flags
+    assert of_executors == for_executors
 
 
 # Reads its input to the end, as Java does, and ends some time later.

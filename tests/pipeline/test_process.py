@@ -301,7 +301,23 @@ def test_workers_and_spark_work_on_one_store_at_the_same_time(
     app = module_of(tmp_path)
     worker = commands.start("worker", app, "--processes", "1", "--threads", "2", "--drain", "--log-level", "ERROR")
     wait_until(lambda: books.nodes("committed"), "the worker works")
-    run(app)
+    has_ended = threading.Event()
+
+    def feed() -> None:
+        """Start flows until Spark works too, which begins late on a busy machine."""
+        while "spark" not in books.nodes("committed") and not has_ended.wait(0.02):
+            if books.waiting() < 200:
+                more = orders(100, name=f"{len(flows)}-")
+                flows.extend(more)
+                books.start(more)
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    try:
+        run(app)
+    finally:
+        has_ended.set()
+        feeder.join()
     assert worker.answer().code == 0
     assert books.problems(flows) == []
     assert {"worker", "spark"} <= books.nodes("committed")

@@ -43,6 +43,7 @@ from stagepost.ports.staging import ALONE, BatchKey
 from tests.pipeline.books import Books, SqliteBooks
 from tests.pipeline.postgres_books import PostgresBooks
 from tests.pipeline.shop import Order, module_of
+from tests.waiting import PATIENCE_SECONDS
 
 KEY = BatchKey("shop.order", "query", 4)
 ROWS: list[dict[str, Any]] = [{"order_id": name, "quantity": number} for number, name in enumerate("ABCDE", 1)]
@@ -157,14 +158,14 @@ def test_of_two_drivers_of_one_batch_the_second_finds_what_the_first_committed(
     def held(*arguments: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():
             has_entered.set()
-            assert may_go.wait(60)
+            assert may_go.wait(PATIENCE_SECONDS)
         return flows_of(*arguments)
 
     monkeypatch.setattr(sink, "_flows", held)
     results: list[RunCounts | None] = []
     driver = threading.Thread(target=lambda: results.append(commit_batch(plan, [first])))
     driver.start()
-    assert has_entered.wait(60)
+    assert has_entered.wait(PATIENCE_SECONDS)
     threading.Timer(0.2, may_go.set).start()
     assert commit_batch(plan, [second]) is None
     driver.join()

@@ -68,6 +68,7 @@ def follow(books: Books, clock: ManualClock) -> Iterator[Callable[..., JournalSt
 
 
 Follow = Callable[..., JournalStream]
+Latest = Callable[[JournalStream, Offset], Offset]
 
 
 def write(session: Session, *messages: str) -> None:
@@ -80,18 +81,30 @@ def messages_in(stream: JournalStream, start: Offset, end: Offset) -> list[str]:
     return sorted(each for part in parts for batch in stream.read(part) for each in batch.column(0).to_pylist())
 
 
-def latest(stream: JournalStream, start: Offset, beyond: int = 0) -> Offset:
-    """The journal's end. The server's own transactions may hold it back for a moment."""
-    least = max(number_of(start), beyond)
-    wait_until(lambda: number_of(stream.latestOffset(start, ALL)) > least, "there is something to read")
-    return stream.latestOffset(start, ALL)
+@pytest.fixture
+def latest(books: Books) -> Latest:
+    """Return the journal's end behind all lines. The server's own transactions may hold it back for a moment."""
+
+    def find(stream: JournalStream, start: Offset) -> Offset:
+        wait_until(lambda: number_of(stream.latestOffset(start, ALL)) > last_number(books), "all lines can be read")
+        return stream.latestOffset(start, ALL)
+
+    return find
+
+
+def last_number(books: Books) -> int:
+    """Return the number of the last line, as positions count."""
+    column = "txid" if isinstance(books, InPostgres) else "id"
+    return books.number(f"SELECT coalesce(max({column}), 0) FROM stagepost_journal")
 
 
 def number_of(offset: Offset) -> int:
     return int(offset["position"].rpartition(":")[2])
 
 
-def test_each_batch_has_the_lines_from_the_last_one_on_and_again_the_same(session: Session, follow: Follow) -> None:
+def test_each_batch_has_the_lines_from_the_last_one_on_and_again_the_same(
+    session: Session, follow: Follow, latest: Latest
+) -> None:
     write(session, "a", "b")
     stream = follow()
     first = stream.initialOffset()
@@ -106,7 +119,7 @@ def test_each_batch_has_the_lines_from_the_last_one_on_and_again_the_same(sessio
 
 
 def test_a_line_of_a_transaction_that_ends_late_is_passed_over_by_no_batch(
-    books: Books, session: Session, follow: Follow
+    books: Books, session: Session, follow: Follow, latest: Latest
 ) -> None:
     if isinstance(books, InSqlite):
         pytest.skip("SQLite has one writer at a time")
@@ -124,7 +137,9 @@ def test_a_line_of_a_transaction_that_ends_late_is_passed_over_by_no_batch(
     assert messages_in(stream, second, latest(stream, second)) == ["early", "late"]
 
 
-def test_a_reader_keeps_its_first_position_and_its_cursor_only_moves_forward(session: Session, follow: Follow) -> None:
+def test_a_reader_keeps_its_first_position_and_its_cursor_only_moves_forward(
+    session: Session, follow: Follow, latest: Latest
+) -> None:
     """The first batch may not finish: Spark then asks for the initial offset again, in another process."""
     write(session, "a")
     first = follow().initialOffset()
@@ -149,20 +164,20 @@ def test_a_reader_keeps_its_first_position_and_its_cursor_only_moves_forward(ses
     assert other.position == number_of(first)
 
 
-def test_a_stream_may_begin_at_a_position(session: Session, follow: Follow) -> None:
+def test_a_stream_may_begin_at_a_position(books: Books, session: Session, follow: Follow, latest: Latest) -> None:
     write(session, "a")
-    wait_until(lambda: session.journal.position() > 1, "there is a line")
+    wait_until(lambda: session.journal.position() > last_number(books), "the line is before the position")
     begin = session.journal.position()
     write(session, "b")
     stream = follow(**{"from": str(begin)})
     first = stream.initialOffset()
-    assert messages_in(stream, first, latest(stream, first, begin)) == ["b"]
+    assert messages_in(stream, first, latest(stream, first)) == ["b"]
     with pytest.raises(DeclarationError, match=r"the reader audit of the journal began at .*keeps its first position"):
         follow(**{"from": f"{begin.epoch}:1"}).initialOffset()
 
 
 def test_a_batch_has_about_as_many_rows_as_are_asked_for_and_whole_transactions(
-    books: Books, session: Session, follow: Follow
+    books: Books, session: Session, follow: Follow, latest: Latest
 ) -> None:
     for number in range(6):
         write(session, *(f"{number}{letter}" for letter in "abc"))
@@ -186,11 +201,13 @@ def test_a_batch_has_about_as_many_rows_as_are_asked_for_and_whole_transactions(
     assert rows == (["0a", "0b", "0c"] if isinstance(books, InPostgres) else ["0a"])
 
 
-def test_available_now_ends_where_the_journal_ended_when_it_began(session: Session, follow: Follow) -> None:
+def test_available_now_ends_where_the_journal_ended_when_it_began(
+    session: Session, follow: Follow, latest: Latest
+) -> None:
     write(session, "a")
     stream = follow()
     first = stream.initialOffset()
-    wait_until(lambda: number_of(stream.latestOffset(first, ALL)) > number_of(first), "it can be read")
+    latest(stream, first)
     stream.prepareForTriggerAvailableNow()
     write(session, "b")
     end = stream.latestOffset(first, ALL)
@@ -207,7 +224,7 @@ def purge(session: Session, mark: Any) -> None:
 
 
 def test_a_start_below_the_purge_mark_is_refused_with_both_positions_and_the_reason(
-    session: Session, follow: Follow, clock: ManualClock
+    session: Session, follow: Follow, clock: ManualClock, latest: Latest
 ) -> None:
     write(session, "a")
     stream = follow()
@@ -262,7 +279,7 @@ def test_a_stream_that_has_nothing_to_read_keeps_its_cursor(
 
 @pytest.mark.parametrize("ask", ["next", "again"])
 def test_a_stream_that_continues_under_another_name_has_a_cursor_of_that_name(
-    session: Session, follow: Follow, ask: str
+    session: Session, follow: Follow, ask: str, latest: Latest
 ) -> None:
     """Its checkpoint tells where it continues, so Spark asks for no initial offset. Without a cursor, lines that it
     has not read would be purged."""

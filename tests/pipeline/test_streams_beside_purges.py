@@ -13,10 +13,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from stagepost.runtime.purge_service import purge_all
 from tests.pipeline.archives import RULES, Shelf
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.more
-
-SECONDS_MAX = 120
 
 
 class Copy:
@@ -36,7 +35,7 @@ class Copy:
 
     def _take(self, batch: DataFrame, number: int) -> None:
         self.entered.set()
-        assert self.gate.wait(SECONDS_MAX)
+        assert self.gate.wait(PATIENCE_SECONDS)
         found = Counter(row.flow_id for row in batch.collect())
         if self.is_dying:
             raise RuntimeError(f"batch {number} dies")
@@ -51,7 +50,7 @@ def test_a_first_batch_that_dies_beside_a_purge_comes_again_with_all_its_lines(
     copy = Copy(spark, shelf.url, tmp_path / "checkpoint")
     copy.is_dying = True
     query = copy.start()
-    assert copy.entered.wait(SECONDS_MAX)
+    assert copy.entered.wait(PATIENCE_SECONDS)
     purge(shelf)
     copy.gate.set()
     with pytest.raises(StreamingQueryException, match="batch 0 dies"):

@@ -22,11 +22,11 @@ from stagepost.flow.errors import IllegalCall
 from stagepost.gateway.out import Delivery, Posted, deliver
 from stagepost.gateway.receiver import CONNECTION, AsgiReceiver, WsgiReceiver, receive
 from stagepost.testing import Harness
-from tests.gateway.http_calls import listening_socket
 from tests.places import bare_environment
 from tests.processes import ROOT, Process, ProcessGroup
 from tests.receiver.application import asgi_application, wsgi_application
 from tests.receiver.books import Connect, entries, write
+from tests.servers.ports import reserved_port
 from tests.waiting import wait_until
 
 KINDS = ["asgi", "wsgi"]
@@ -188,8 +188,7 @@ class Servers:
         self._group = ProcessGroup()
         self._log = folder / "server.log"
         self._started: list[Process] = []
-        with closing(listening_socket()) as found:
-            self.port: int = found.getsockname()[1]
+        self.port = reserved_port()
 
     def start(self, when: str = "never") -> Process:
         with self._log.open("ab") as output:

@@ -12,13 +12,14 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from stagepost.testing.postgres import ServerUnavailableError, free_port
+from stagepost.testing.postgres import ServerUnavailableError
+from tests.servers.ports import reserved_port
 from tests.servers.postgres import ensure_installed
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -90,12 +91,12 @@ class ActiveMQServer:
         cleanup_milliseconds: int = 30_000,
         has_tls: bool = False,
     ) -> None:
-        self.port = free_port()
+        self.port = reserved_port()
         self.data = data or folder / "data"
         self._folder = folder
-        self._tls_port = free_port()
+        self._tls_port = reserved_port()
         # A connector with Nagle's algorithm.
-        self.delayed_port = free_port()
+        self.delayed_port = reserved_port()
         self._has_tls = has_tls
         self._process: subprocess.Popen[bytes] | None = None
         tls = f'\n   <transportConnector name="tls" uri="stomp+ssl://127.0.0.1:{self._tls_port}"/>'
@@ -209,8 +210,12 @@ class ActiveMQServer:
         return (f"{java}={store}", f"{java}Password={STORE_PASSWORD}", f"{java}Type=PKCS12")
 
     def _stands_still(self) -> bool:
-        stats = [each.read_text(encoding="utf-8") for each in Path(f"/proc/{self.pid}/task").glob("*/stat")]
-        return all(each.rpartition(")")[2].split()[0] == "T" for each in stats)
+        states = set()
+        for each in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            # The thread may have ended since the listing.
+            with suppress(OSError):
+                states.add(each.read_text(encoding="utf-8").rpartition(")")[2].split()[0])
+        return states == {"T"}
 
     def answers(self) -> bool:
         """Say whether the broker answers CONNECT. An open port is not enough, and resets its first connections."""

@@ -27,7 +27,7 @@ class AmqpProxy:
     def __init__(self, port: int) -> None:
         self._port = port
         self._swallowed: set[Method] = set()
-        self._halved: tuple[Side, Method] | None = None
+        self._halved: tuple[Side, Method, int] | None = None
         self.sprung = threading.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -44,10 +44,13 @@ class AmqpProxy:
         """Reset every connection there is."""
         self._call(self._cut)
 
-    def cut_within(self, method: Method, towards: Side) -> None:
-        """Pass the first half of the next frame of the method on, and reset the connections."""
+    def cut_within(self, method: Method, towards: Side, tag: int = 0) -> None:
+        """Pass the first half of the next frame of the method on, and reset the connections.
+
+        With ``tag`` it is the next ``ACK`` of that delivery tag or a higher one.
+        """
         self.sprung.clear()
-        self._halved = (towards, method)
+        self._halved = (towards, method, tag)
 
     @contextmanager
     def swallowing(self, *methods: Method) -> Iterator[None]:
@@ -96,7 +99,8 @@ class AmqpProxy:
                 await self._is_open.wait()
                 if towards == "client" and method in self._swallowed:
                     continue
-                if self._halved == (towards, method):
+                tag = struct.unpack_from(">Q", rest, 4)[0] if method == ACK else 0
+                if self._halved and self._halved[:2] == (towards, method) and tag >= self._halved[2]:
                     self._halved = None
                     writer.write((head + rest)[: (len(head) + len(rest)) // 2])
                     await writer.drain()

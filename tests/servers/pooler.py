@@ -13,7 +13,8 @@ from typing import Literal
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from stagepost.testing.postgres import ServerUnavailableError, account_for_the_server, free_port
+from stagepost.testing.postgres import ServerUnavailableError, account_for_the_server
+from tests.servers.ports import reserved_port
 from tests.servers.postgres import ensure_installed
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -34,7 +35,7 @@ class Pooler:
     def __init__(self, url: str, mode: PoolMode, folder: Path, **settings: str) -> None:
         server = conninfo_to_dict(url)
         self._user = str(server["user"])
-        self._port = free_port()
+        self._port = reserved_port()
         folder.mkdir()
         (folder / "users").write_text(f'"{self._user}" ""\n')
         said = SETTINGS | {

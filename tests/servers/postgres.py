@@ -21,7 +21,9 @@ import psycopg
 from psycopg import sql
 
 from stagepost.testing.postgres import PostgresServer, ServerUnavailableError, binaries
-from tests.servers.stalling import children
+from tests.processes import kill
+from tests.servers.ports import reserved_port
+from tests.servers.stalling import children, is_suspended
 from tests.waiting import wait_until
 
 VARIABLE = "STAGEPOST_TEST_POSTGRES"
@@ -82,13 +84,18 @@ class OwnServer(PostgresServer, Server):
 
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
         ensure_installed()
-        PostgresServer.__init__(self, folder, SETTINGS | (settings or {}))
+        PostgresServer.__init__(self, folder, SETTINGS | (settings or {}), reserved_port())
         Server.__init__(self, self.url)
 
     def kill(self) -> None:
-        """Its other processes notice, and end. Until they have, no server can be started on the same data."""
+        """Its other processes notice, and end, and suspended ones are killed.
+
+        Until they have, no server can be started on the same data.
+        """
         processes = [self.pid, *children(self.pid)]
         os.kill(self.pid, signal.SIGKILL)
+        for each in filter(is_suspended, processes):
+            kill(each)
         wait_until(
             lambda: not any(Path(f"/proc/{each}").exists() for each in processes), "the killed server's processes end"
         )

@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from stagepost.testing.postgres import ServerUnavailableError, free_port
+from stagepost.testing.postgres import ServerUnavailableError
+from tests.servers.ports import reserved_port
 from tests.servers.postgres import ensure_installed
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -33,9 +34,9 @@ class RabbitServer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.port = free_port()
-        self.tls_port = free_port()
-        self._epmd_port = free_port()
+        self.port = reserved_port()
+        self.tls_port = reserved_port()
+        self._epmd_port = reserved_port()
         self._management_port = 0
         self._name = f"t{self.port}@localhost"
         self._environment = os.environ | {
@@ -46,7 +47,7 @@ class RabbitServer:
             "RABBITMQ_NODENAME": self._name,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
-            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_DIST_PORT": str(reserved_port()),
             "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
@@ -134,7 +135,7 @@ class RabbitServer:
     def enable_management(self) -> str:
         """Enable the plugin on a port of its own. Return the URL of its API."""
         if not self._management_port:
-            self._management_port = free_port()
+            self._management_port = reserved_port()
             config = f'[{{port, {self._management_port}}}, {{ip, "127.0.0.1"}}]'
             self.control(
                 "eval",
@@ -151,7 +152,10 @@ class RabbitServer:
     @contextmanager
     def in_alarm(self) -> Iterator[None]:
         """Let the server lack memory during the block."""
-        self.control("eval", "rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []}).")
+        # The second call is answered after the first one took effect: every connection has been told.
+        self.control(
+            "eval", "rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []}), rabbit_alarm:get_alarms()."
+        )
         try:
             yield
         finally:

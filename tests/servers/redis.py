@@ -10,7 +10,8 @@ from pathlib import Path
 
 from redis import Redis, RedisError
 
-from stagepost.testing.postgres import ServerUnavailableError, free_port
+from stagepost.testing.postgres import ServerUnavailableError
+from tests.servers.ports import reserved_port
 from tests.servers.postgres import ensure_installed
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -24,7 +25,7 @@ class RedisServer:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self.port = free_port()
+        self.port = reserved_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from stagepost.testing.postgres import PostgresServer
 
+WRITERS = (b"walwriter", b"background writer", b"checkpointer")
+
 
 @contextmanager
 def stalled(server: PostgresServer) -> Iterator[None]:
@@ -24,6 +26,30 @@ def stalled(server: PostgresServer) -> Iterator[None]:
         yield
     finally:
         _signal_all([*children(server.pid), server.pid], signal.SIGCONT)
+
+
+@contextmanager
+def without_writers(server: PostgresServer) -> Iterator[None]:
+    """Suspend the processes that write to the disk without a commit that waits for it. Kill the server in the block."""
+    writers = [each for each in children(server.pid) if _is_writer(each)]
+    _signal_all(writers, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        # Those of a server that was killed are gone.
+        _signal_all(writers, signal.SIGCONT)
+
+
+def _is_writer(pid: int) -> bool:
+    with suppress(OSError):
+        return any(name in Path(f"/proc/{pid}/cmdline").read_bytes() for name in WRITERS)
+    return False
+
+
+def is_suspended(pid: int) -> bool:
+    with suppress(OSError):
+        return _state_of(pid) == "T"
+    return False
 
 
 def children(pid: int) -> list[int]:

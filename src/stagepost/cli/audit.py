@@ -175,14 +175,18 @@ class AuditCommand:
         with existing_store(self.database) as (store, access):
             opened, clock = access.session, SystemClock()
             # The state is read before the position, so that it ends before it.
-            series = None if self.state_folder is None else AuditSeries.begin(self.state_folder, opened, clock)
-            is_full = series is None or series.former is None
+            series, former = None, None
+            if self.state_folder is not None:
+                begun = AuditSeries.begin(self.state_folder, opened, clock)
+                series, former = begun.read_former(opened, self._read_state)
             found = AuditedStore.read(
-                store, access, clock, free_gib=self.free_gib, archived_of=partial(self._archived, is_full=is_full)
+                store,
+                access,
+                clock,
+                free_gib=self.free_gib,
+                archived_of=partial(self._archived, is_full=former is None),
             )
-        former = None
-        if series is not None and series.former is not None:
-            former = self.job.AuditState.read(Path(series.former.folder), self.terms.window_seconds)
+        if former is not None:
             former.check_end(found.until)
         return BegunAudit(found, series, former)
 
@@ -191,7 +195,7 @@ class AuditCommand:
 
     def run(self, begun: BegunAudit, spark: Any, request: StopRequest, shown: JobProgress) -> Any:
         """Audit, keep the findings, and write the page. Return the report."""
-        with abandoned_on_error(begun.series):
+        with abandoned_on_error(begun.series), self._overtaken_or_failed(begun.series):
             report = run_job(
                 lambda: self.job.audit(
                     spark,
@@ -216,6 +220,22 @@ class AuditCommand:
         if self.html is not None:
             self.html.write_text(report.as_html(), encoding="utf-8")
         return report
+
+    def _read_state(self, folder: Path) -> Any:
+        return self.job.AuditState.read(folder, self.terms.window_seconds)
+
+    @contextmanager
+    def _overtaken_or_failed(self, series: AuditSeries | None) -> Iterator[None]:
+        """Raise ``AuditConflict`` for an audit that failed because another one removed the state that it reads."""
+        try:
+            yield
+        except self.job.AuditFailed as error:
+            if series is not None:
+                with existing_store(self.database) as (_, access):
+                    is_overtaken = series.is_overtaken(access.session)
+                if is_overtaken:
+                    raise series.conflict() from error
+            raise
 
     def run_first(
         self, begun: BegunAudit, seconds: int | None, spark: Any, request: StopRequest, shown: JobProgress

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
+from typing import Self, TypeVar
 
 from stagepost.flow.clock import SECOND, Clock
 from stagepost.flow.errors import DeclarationError, StagepostError
@@ -18,6 +20,10 @@ PREFIX = "audit-"
 OURS = re.compile(rf"{PREFIX}[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}")
 # A crash leaves a folder that no store names. Younger ones may belong to an audit that still runs.
 LEFT_BEHIND_SECONDS = 7 * 86_400
+# So many states are read at most, if each is replaced while it is read.
+READINGS_MAX = 5
+
+State = TypeVar("State")
 
 
 class AuditConflict(StagepostError):
@@ -53,6 +59,36 @@ class AuditSeries:
         minted = RandomIds(clock, SystemRandom()).mint()
         return cls(name, session.audits.state(str(name)), name / f"{PREFIX}{minted}")
 
+    def read_former(self, session: Session, read: Callable[[Path], State]) -> tuple[Self, State | None]:
+        """Return the turn and the state from which it continues, which is None for the first turn of a series.
+
+        Another audit that ends meanwhile removes the files of the state that it replaces. Then the turn continues from
+        the state that the store names by now. Raises the error of ``read`` for a state that is still the named one, and
+        ``AuditConflict`` if each state was replaced while it was read.
+        """
+        turn = self
+        for _ in range(READINGS_MAX):
+            if turn.former is None:
+                return turn, None
+            try:
+                return turn, read(Path(turn.former.folder))
+            except StagepostError:
+                named = session.audits.state(str(turn.name))
+                if named == turn.former:
+                    raise
+                turn = replace(turn, former=named)
+        raise turn.conflict()
+
+    def is_overtaken(self, session: Session) -> bool:
+        """Return whether the store names another state than when the turn began."""
+        return session.audits.state(str(self.name)) != self.former
+
+    def conflict(self) -> AuditConflict:
+        return AuditConflict(
+            f"another audit with --state {self.name} ended meanwhile, and the store names its state. Nothing of "
+            "this audit was kept. Run it again: it continues from that state."
+        )
+
     def end(self, session: Session, findings: list[AuditFinding], position: int, now: int) -> None:
         """Name the new state and keep the findings, in one commit. Raises ``AuditConflict``, and then keeps nothing."""
         state = NamedState(str(self.folder), str(position))
@@ -67,10 +103,7 @@ class AuditSeries:
         if not is_named:
             session.rollback()
             self.abandon()
-            raise AuditConflict(
-                f"another audit with --state {self.name} ended meanwhile, and the store names its state. Nothing of "
-                "this audit was kept. Run it again: it continues from that state."
-            )
+            raise self.conflict()
         session.commit()
         self._sweep(now)
 

@@ -46,6 +46,7 @@ FEW_PROCESSORS = 2
 # Java's first compiler alone: its code runs slower, and is there sooner.
 QUICK = "-XX:TieredStopAtLevel=1"
 JAVA_DEFAULTS = "spark.driver.defaultJavaOptions"
+EXECUTOR_JAVA_DEFAULTS = "spark.executor.defaultJavaOptions"
 JAVA_SETTINGS = (JAVA_DEFAULTS, "spark.driver.extraJavaOptions", "spark.driver.memory")
 JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 # Where the executors find Python, if the variable PYSPARK_PYTHON does not say it.
@@ -290,9 +291,12 @@ def _start_java(options: SparkOptions, *, is_brief: bool) -> None:
     python = options.settings.get(EXECUTOR_PYTHON) or _default(EXECUTOR_PYTHON) or sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", python)
     at_start = SparkConf(loadDefaults=False)
+    if not _has_java_options(options):
+        at_start.set(JAVA_DEFAULTS, " ".join(_java_defaults(is_brief=is_brief)))
+    # A worker's environment may choose a collector for its executors, so no option here does.
+    if is_brief and not _default(EXECUTOR_JAVA_DEFAULTS):
+        at_start.set(EXECUTOR_JAVA_DEFAULTS, QUICK)
     if is_local(options.master or _default(MASTER) or LOCAL):
-        if not _has_java_options(options):
-            at_start.set(JAVA_DEFAULTS, " ".join(_java_defaults(is_brief=is_brief)))
         # Spark's pages listen on the address of this variable, and by default on all addresses of the machine.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Java's options are split at blanks, and a URI has none.

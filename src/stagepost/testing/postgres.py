@@ -39,15 +39,15 @@ class ServerUnavailableError(Exception):
 
 
 class PostgresServer:
-    """A server in ``folder``. ``url`` names its first database.
+    """A server in ``folder``, on ``port`` or a free one. ``url`` names its first database.
 
     Raises ``ServerUnavailableError`` if the server cannot be made or started.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None, port: int | None = None) -> None:
         self._folder = folder
         self._data = folder / "data"
-        self._port = free_port()
+        self._port = free_port() if port is None else port
         self._settings = SETTINGS | (settings or {})
         self._bin = binaries()
         self.url = f"postgresql://postgres@127.0.0.1:{self._port}/postgres"

@@ -11,8 +11,8 @@ from uuid import uuid4
 from stagepost.flow.clock import SystemClock
 from stagepost.ports.broker import Broker
 from stagepost.ports.broker_registry import broker_driver_of
-from stagepost.testing.postgres import free_port
 from tests.servers.activemq import ActiveMQServer
+from tests.servers.ports import reserved_port
 from tests.servers.rabbitmq import RabbitServer
 from tests.soak.brokers.network import Network
 
@@ -54,7 +54,7 @@ class BrokerTarget(ABC):
 class RabbitTarget(BrokerTarget):
     def __init__(self, server: RabbitServer) -> None:
         self._server = server
-        self._ports = [server.port, free_port()]
+        self._ports = [server.port, reserved_port()]
         self._host = server.add_host()
         self.network = Network(self._ports)
         hosts = ",".join(f"127.0.0.1:{each}" for each in self.network.ports)
