@@ -198,8 +198,8 @@ def _position(name: str, value: str | None) -> Position | None:
     found = None if value is None else Position.read(value)
     if found is None and value is not None:
         raise DeclarationError(
-            f"option {name} of the source stagepost must be a position of the journal, as Journal.position gives it, "
-            f"or a whole number, not {value!r:.60}"
+            f"option {name} of the source stagepost must be a position of the journal, as stagepost status --json "
+            f"prints it, or a whole number, not {value!r:.60}"
         )
     return found
 

@@ -67,8 +67,8 @@ class BatchSink(DataSourceArrowWriter):
             is_alone = not any(isinstance(each, Staged) and each.is_in_stream for each in messages)
             if is_alone and counts is not None and counts.rows_in and counts.quarantined == counts.rows_in:
                 raise EveryRowQuarantined(
-                    f"all {counts.rows_in} rows were quarantined, and no flow was started at {self._plan.target}. Look "
-                    f"at the reasons: stagepost quarantine list --run {self._key.run_id}"
+                    f"no row of {counts.rows_in} fits, so all were quarantined, and no flow was started at "
+                    f"{self._plan.target}. Look at the reasons: stagepost quarantine list --run {self._key.run_id}"
                 )
 
     def abort(self, messages: Messages) -> None:

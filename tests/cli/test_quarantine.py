@@ -86,6 +86,14 @@ def test_an_ascii_terminal_is_enough_and_gets_nothing_to_obey(url: str) -> None:
         assert "\x1b" not in done.stdout
 
 
+def test_a_file_is_named_as_in_its_folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with closing(SqliteStore(tmp_path / "shop.db").session()) as session, committed(session):
+        session.runs.quarantine("old", [Quarantined(str(tmp_path / "orders.csv"), 17, "no-id: its row", None, "{}")])
+    assert "no-id: its row" in quarantine(url, "show", "old", "orders.csv", "17").stdout
+    assert "no-id: gr" in quarantine(url, "show", "old", "old.csv", "7").stdout
+
+
 def test_what_is_not_there_is_said(url: str, tmp_path: Path) -> None:
     missing = quarantine(url, "show", "new", "1:a.csv", "4")
     assert (missing.exit_code, "quarantined no record 4 of 1:a.csv" in missing.stderr) == (1, True)

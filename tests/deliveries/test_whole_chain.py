@@ -222,12 +222,15 @@ def test_every_order_arrives_once_while_processes_of_the_gateway_are_killed(
     chain = new_chain(shop)
     orders = [f"o{n}" for n in range(40)]
     kills = [5, 10, 20]
-    take = shop.on_request
+    take, lock = shop.on_request, threading.Lock()
 
     def take_and_kill(request: Request) -> None:
         take(request)
-        if kills and len(shop.requests) >= kills[0]:
-            kills.pop(0)
+        with lock:
+            is_time = bool(kills) and len(shop.requests) >= kills[0]
+            if is_time:
+                kills.pop(0)
+        if is_time:
             chain.kill_all_but_command(part)
 
     shop.on_request = take_and_kill

@@ -21,7 +21,7 @@ from stagepost.testing.contract.givens import NOW
 from tests.edges.direct_service import broker_named
 from tests.edges.service import ABROAD, SECONDS, Order, prepared
 from tests.edges.test_receiving import ADDRESS, an_envelope
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 class Running:
@@ -66,7 +66,7 @@ def running(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
     prepared(broker, ABROAD)
     running.threads.start()
     yield running
-    assert running.threads.stop(60)
+    assert running.threads.stop(PATIENCE_SECONDS)
     assert running.threads.error is None
     # A process that ends in good order leaves no view behind.
     assert running.views() == []

@@ -24,7 +24,7 @@ from stagepost.runtime.engine import Engine
 from stagepost.testing.harness import Harness
 from stagepost.worker.child import EXIT_DONE, Plan
 from stagepost.worker.edge import EdgeProcess
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Edge:
     def close(self) -> None:
         for each in (self.receiver, self.dispatcher):
             each.stop()
-            assert each.join(60)
+            assert each.join(PATIENCE_SECONDS)
             assert each.error is None
         self.harness.close()
         self.app.close()

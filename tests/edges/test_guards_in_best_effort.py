@@ -265,7 +265,7 @@ def test_the_thread_of_the_dispatcher_sweeps(service: Make) -> None:
         wait_until(lambda: shop.sent().total() == 1, "the stored bytes are sent")
     finally:
         thread.stop()
-        assert thread.join(60)
+        assert thread.join(PATIENCE_SECONDS)
     assert thread.error is None
 
 

@@ -23,8 +23,9 @@ PLACES = Path(os.environ["CALLS_PLACES"])
 # ``step:hold`` holds its thread there once, until ``go`` exists.
 # ``FLOW/STAGE/STEP …`` kills it once at each of these.
 KILL = os.environ.get("CALLS_KILL", "")
-TIMEOUT_SECONDS = 2.0
-SETTLE_AFTER_SECONDS = 4.0
+# A call that ends by its time-out is asked about, or repeated, and a busy machine delays sound ones by seconds.
+TIMEOUT_SECONDS = 4.0
+SETTLE_AFTER_SECONDS = 8.0
 
 
 @dataclass

@@ -60,9 +60,13 @@ def said(asker: Member) -> list[str]:
     return asker.log.read_text().splitlines()
 
 
+def told(asker: Member) -> list[str]:
+    """Return its own lines, without those that the library logged beside them."""
+    return [each for each in said(asker) if each.startswith(("asked", "reply ", "timeout ", "died "))]
+
+
 def heard(asker: Member) -> list[str]:
-    """Without what the library logged beside it."""
-    return sorted(each for each in said(asker) if each.startswith(("reply ", "timeout ", "died ")))
+    return sorted(each for each in told(asker) if each != "asked")
 
 
 def expired(books: Books) -> list[tuple[str, str]]:
@@ -74,7 +78,7 @@ def expired(books: Books) -> list[tuple[str, str]]:
 @in_every_mode
 def test_the_reply_to_one_who_was_killed_expires_at_a_worker(books: Books, fleet: WorkerFleet) -> None:
     asker = fleet.module(ASKER, "3", LONG)
-    wait_until(lambda: said(asker) == ["asked"], "it has asked")
+    wait_until(lambda: told(asker) == ["asked"], "it has asked")
     asker.kill()
     assert books.registered() == 1
     fleet.process()
@@ -103,7 +107,7 @@ def test_one_who_is_killed_while_he_takes_the_reply_leaves_it_to_expire(
 @in_every_mode_and_longer
 def test_a_reply_that_is_late_expires_at_the_one_who_asked(books: Books, fleet: WorkerFleet) -> None:
     asker = fleet.module(ASKER, "2", "0.1")
-    wait_until(lambda: sorted(said(asker)) == ["asked", "timeout r0", "timeout r1"], "the time is over")
+    wait_until(lambda: sorted(told(asker)) == ["asked", "timeout r0", "timeout r1"], "the time is over")
     fleet.process()
     wait_until(lambda: len(expired(books)) == 2, "the replies expired")
     assert set(expired(books)) == {("edge", "no request waits for it any more")}
@@ -141,8 +145,8 @@ def test_one_who_asked_hears_of_the_dead_letter_long_before_his_time_is_over(boo
     asker = fleet.module(ASKER, "3", LONG, "bank.fraud:refuse")
     wait_until(lambda: len(heard(asker)) == 3, "all have heard")
     letters = {flow_id: number for number, flow_id in books.rows("SELECT id, flow_id FROM stagepost_dead_letter")}
-    told = [f"died r{n} of letter {letters[f'r{n}']}: stagepost.Refuse: told to refuse" for n in range(3)]
-    assert heard(asker) == told
+    deaths = [f"died r{n} of letter {letters[f'r{n}']}: stagepost.Refuse: told to refuse" for n in range(3)]
+    assert heard(asker) == deaths
     assert books.entries() == 0
 
 
@@ -164,12 +168,12 @@ def test_one_whose_worker_is_killed_and_not_replaced_in_time_is_told_so_and_the_
 ) -> None:
     worker = fleet.process(threads=1, kill=f"{step},bank.fraud,1,{tmp_path}/killed")
     asker = fleet.module(ASKER, "1", "0.1")
-    wait_until(lambda: said(asker) == ["asked", "timeout r0"], "the time is over")
+    wait_until(lambda: told(asker) == ["asked", "timeout r0"], "the time is over")
     assert worker.wait() == -9
     fleet.command("--threads", "1", tune="death=0.1")
     wait_until(lambda: expired(books) == [("edge", "no request waits for it any more")], "the reply expired")
     settle(books)
-    assert said(asker) == ["asked", "timeout r0"]
+    assert told(asker) == ["asked", "timeout r0"]
     assert books.entries() == 1
     assert books.letters() == []
     assert books.blamed("failed") == []
@@ -184,7 +188,7 @@ def test_one_who_is_cut_off_from_the_queue_while_he_waits_and_takes_a_reply_hear
     with closing(Proxy(books.queue.url)) as proxy:
         fleet.settings["queue"] = proxy.url
         asker = fleet.module(ASKER, "3", LONG)
-        wait_until(lambda: said(asker) == ["asked"], "it has asked")
+        wait_until(lambda: told(asker) == ["asked"], "it has asked")
         assert proxy.cut() > 0
         traps = [proxy.trap("DELETE FROM stagepost_ready", loss, is_last=is_last) for is_last in (False, True)]
         fleet.settings["queue"] = books.queue.url
@@ -206,7 +210,7 @@ def test_the_replies_to_one_who_is_only_paused_are_left_to_him_and_those_to_the_
     books: Books, fleet: WorkerFleet
 ) -> None:
     asker = fleet.module(ASKER, "2", LONG)
-    wait_until(lambda: said(asker) == ["asked"], "it has asked")
+    wait_until(lambda: told(asker) == ["asked"], "it has asked")
     pause(asker.pid, books.url)
     app = open_bank(books.url).app
     with running(app) as worker:

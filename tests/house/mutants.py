@@ -58,6 +58,7 @@ PURGING = "tests/transaction/test_purging.py"
 PURGING_LINES = "tests/transaction/test_purging_the_journal.py"
 ARCHIVED_REPLAY = "tests/pipeline/test_archived_replay.py"
 STATE = "tests/pipeline/test_audit_state.py"
+VERDICTS = "tests/pipeline/test_letter_verdicts.py"
 ARCHIVER = "tests/pipeline/test_archiver.py"
 PUSHDOWN = "tests/pipeline/test_pushdown.py"
 ACCEPTING = "tests/gateway/test_accepting.py"
@@ -1270,6 +1271,73 @@ MUTANTS: Sequence[Mutant] = (
         find="AND folder = :former_folder AND position = :former_position",
         replace="AND (folder = :former_folder OR position = :former_position OR true)",
         tests=(f"{ON_SQLITE}::test_a_state_that_begins_elsewhere_than_the_named_one_ended_is_not_named",),
+    ),
+    Mutant(
+        promise="an audit reads the newest state if another audit removes the one it reads",
+        file="stagepost/cli/audit_series.py",
+        find="                if named == turn.former:\n",
+        replace="                if True:\n",
+        tests=[
+            "tests/pipeline/test_audit_turns.py::test_an_audit_reads_the_newest_state_if_another_one_replaces_the_one_it_reads"
+        ],
+    ),
+    Mutant(
+        promise="a column that an old state lacks counts as zero",
+        file="stagepost/pipeline/jobs/audit_state.py",
+        find='self._part(spark, "messages", MESSAGES).fillna(0, MESSAGE_COUNTS)',
+        replace='self._part(spark, "messages", MESSAGES)',
+        tests=[f"{STATE}::test_an_audit_continues_from_a_state_of_an_earlier_version"],
+    ),
+    Mutant(
+        promise="a column that an old state lacks counts as zero",
+        file="stagepost/pipeline/jobs/audit_state.py",
+        find='self._part(spark, "facts", FACTS).fillna(0, FACT_COUNTS)',
+        replace='self._part(spark, "facts", FACTS)',
+        tests=[f"{STATE}::test_an_audit_continues_from_a_state_of_an_earlier_version"],
+    ),
+    Mutant(
+        promise="the lists of findings have a total order",
+        file="stagepost/pipeline/transforms/losses.py",
+        find="return found.orderBy(F.desc(at), *found.columns)",
+        replace="return found.orderBy(F.desc(at))",
+        tests=["tests/pipeline/test_losses_and_doubles.py::test_the_listed_findings_are_the_latest_by_stage_and_id"],
+    ),
+    Mutant(
+        promise="the lists of findings have a total order",
+        file="stagepost/pipeline/transforms/losses.py",
+        find='return found.orderBy("sent_at", *found.columns)',
+        replace='return found.orderBy("sent_at")',
+        tests=[
+            "tests/pipeline/test_losses_and_doubles.py::test_the_listed_stuck_messages_are_the_oldest_by_stage_and_id"
+        ],
+    ),
+    Mutant(
+        promise="each dead letter is judged by the messages that began when its own flow did",
+        file="stagepost/pipeline/report/letter_verdicts.py",
+        find="match evidence.is_bad(stage, minute):",
+        replace="match evidence.is_bad(stage, min(letters)):",
+        tests=[f"{VERDICTS}::test_a_failure_of_an_outage_that_happens_once_more_elsewhere_is_one"],
+    ),
+    Mutant(
+        promise="each dead letter is judged by the messages that began when its own flow did",
+        file="stagepost/pipeline/report/letter_verdicts.py",
+        find="            if well + died >= ENDED_MIN:",
+        replace="            if distance == HOUR // MINUTE - 1:",
+        tests=[f"{VERDICTS}::test_an_outage_in_the_quiet_hours_of_a_busy_day_is_one"],
+    ),
+    Mutant(
+        promise="each dead letter is judged by the messages that began when its own flow did",
+        file="stagepost/pipeline/report/letter_verdicts.py",
+        find="return None if (stage, hour) in self.partial else True",
+        replace="return True",
+        tests=[f"{VERDICTS}::test_what_an_audit_has_forgotten_in_part_may_have_ended_well"],
+    ),
+    Mutant(
+        promise="each dead letter is judged by the messages that began when its own flow did",
+        file="stagepost/pipeline/transforms/letters.py",
+        find="F.count_if(ended & ~died)",
+        replace="F.count_if(ended)",
+        tests=[f"{VERDICTS}::test_the_evidence_is_the_ended_messages_of_each_minute_in_the_hours_of_deaths"],
     ),
     Mutant(
         promise="an audit forgets a dead message when its letter has left the store, and not before",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,8 @@ from pyspark.sql import SparkSession
 
 from stagepost.app.app import engine_of
 from stagepost.flow.clock import SystemClock
+from stagepost.flow.errors import StoreUnavailable
+from stagepost.pipeline import frames
 from stagepost.pipeline.jobs.audit import AuditTerms, audit
 from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.runtime.declarations import declare_stages
@@ -97,6 +100,29 @@ def test_an_empty_store_is_clean(cli: Cli) -> None:
     assert shape(found) == TELLS
     assert found["flows"] == {"flows": 0, "completed": 0, "dead": 0, "under_way": 0}
     assert (found["waypoints"], found["stages"], found["windows"], found["work"]) == (0, [], [], [])
+    growth = found["growth"]
+    assert (growth["store_bytes_per_day"], growth["days_to_full"]) == (None, None)
+    assert "the journal is younger than an hour" in growth["unknown"][-1]
+    text = cli("audit").out
+    assert "every message was executed exactly once" in text
+    assert not [title for title in ("stages", "windows of origin", "retention of ids", "node") if title in text]
+
+
+def test_the_function_of_a_notebook_answers_as_the_command_does(cli: Cli, books: Books, spark: SparkSession) -> None:
+    books.start([*orders(3), *orders(1, "fail", entries=1, name="dead")])
+    books.drain()
+    told = clean(cli.audit("--window", "7"))
+    report = frames.audit(spark, books.url, window_seconds=7)
+    found = json.loads(json.dumps(report.as_dict()))
+    moving = {"at", "seen_until", "growth", "windows", "dead_letters", "retention"}
+    assert {name: found[name] for name in found.keys() - moving} == {name: told[name] for name in told.keys() - moving}
+    assert [row["window"] for row in found["windows"]] == [row["window"] for row in told["windows"]]
+    assert [row["cause"] for row in found["dead_letters"]] == [row["cause"] for row in told["dead_letters"]]
+    assert [row["types"] for row in found["retention"]] == [row["types"] for row in told["retention"]]
+    assert found["growth"]["free_bytes"] is not None
+    assert report._repr_html_().startswith("<iframe")
+    with pytest.raises(StoreUnavailable, match=r"typo\.db does not exist"):
+        frames.audit(spark, f"{books.url}-typo.db")
 
 
 @pytest.mark.more

@@ -218,6 +218,24 @@ def test_scales_hold_all_values_and_have_round_ticks() -> None:
     powers = logarithmic([3.0, 700.0], 0, 300)
     assert (powers(1), powers(10), powers(1000), powers.ticks()) == (0, 100, 300, [1, 10, 100, 1000])
     assert logarithmic([], 0, 100).ticks() == [1, 10]
+    assert [milliseconds(each) for each in logarithmic([2e3, 9e7], 0, 100).ticks()] == [
+        "1 s", "10 s", "1 min", "10 min", "1 h", "10 h", "1 d", "10 d",
+    ]  # fmt: skip
+    assert logarithmic([1e-4, 1e12], 0, 100)(1e12) == 100
+
+
+def test_a_window_without_neighbours_is_a_dot_that_people_see() -> None:
+    page = a_report(windows=[window(0), window(1), window(5)]).as_html()
+    (line,) = re.findall(r'd="([^"]*)" class="line p50"', page)
+    (dot,) = re.findall(r'd="([^"]*)" class="line alone p50"', page)
+    assert re.fullmatch(r"M\S+ \S+ L\S+ \S+", line), line
+    assert re.fullmatch(r"M\S+ \S+ h0.01", dot), dot
+    assert "line alone" not in a_report(windows=[window(0), window(1)]).as_html()
+
+
+def test_each_plot_scrolls_within_a_box_of_its_own() -> None:
+    page = a_report(**BAD).as_html()
+    assert page.count('class="chart ') == page.count('<div class="plot"><svg') > 5
 
 
 @pytest.mark.more

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,25 +22,27 @@ from stagepost.cli.audit_series import LEFT_BEHIND_SECONDS, AuditConflict
 from stagepost.flow.clock import SECOND, to_microseconds
 from stagepost.flow.errors import DeclarationError
 from stagepost.pipeline.jobs import audit as audit_job
-from stagepost.pipeline.jobs.audit import AuditTerms, audit
+from stagepost.pipeline.jobs.audit import AuditTerms
 from stagepost.pipeline.jobs.audit_state import (
     AuditState,
     AuditStateUnusable,
     check_written,
 )
+from stagepost.pipeline.report.advice import LetterFacts
 from stagepost.pipeline.report.audit_report import AuditReport
+from stagepost.pipeline.report.growth import StoreSize
 from stagepost.ports.audits import AuditFinding
+from stagepost.ports.export import DiskUsage
 from stagepost.ports.journal import Position, Waypoint, WaypointName
 from stagepost.ports.session import Session
 from stagepost.testing.contract.givens import a_letter, committed
-from tests.pipeline.audit_turns import REST, a_turn, end_a_turn, parts_of_a_state
+from tests.pipeline.audit_turns import REST, Auditor, a_turn, end_a_turn, parts_of_a_state
 from tests.pipeline.books import SqliteBooks, orders
 from tests.pipeline.commands import Cli
 from tests.pipeline.journal import BEGIN
 
 YEAR = 366 * 86_400
 BEGAN = to_microseconds(BEGIN)
-NOW = BEGAN + 86_400 * SECOND
 # What can befall a message: most end well, some are lost, doubled, dead, edited, or late copies.
 FATES: list[list[Any]] = [
     *[["received", "committed"]] * 12,
@@ -81,43 +85,6 @@ def flow(number: int, chance: Random) -> list[Waypoint]:
 
 def history(flows: int, chance: Random) -> list[list[Waypoint]]:
     return [flow(number, chance) for number in range(flows)]
-
-
-class Auditor:
-    """Writes a journal in parts, and audits it after each."""
-
-    def __init__(self, spark: SparkSession, session: Session, url: str, folder: Path, terms: AuditTerms) -> None:
-        self._spark, self._session, self._url, self._folder, self._terms = spark, session, url, folder, terms
-        self._states = 0
-        self.state: AuditState | None = None
-
-    def write(self, lines: Sequence[Waypoint]) -> None:
-        self._session.begin()
-        self._session.journal.record(lines)
-        self._session.commit()
-
-    def full(self) -> AuditReport:
-        return self._audit()
-
-    def go_on(self, until: Position | None = None, at: int = NOW) -> AuditReport:
-        self._states += 1
-        folder = self._folder / str(self._states)
-        report = self._audit(until, at, former=self.state, save_to=folder)
-        self.state = AuditState.read(folder, self._terms.window_seconds)
-        return report
-
-    def kept(self) -> list[str]:
-        """The flows whose messages the state has."""
-        assert self.state is not None
-        rows = self.state.messages(self._spark).select("flow_id").distinct().collect()
-        return sorted(row.flow_id for row in rows)
-
-    def position(self) -> Position:
-        return self._session.journal.position()
-
-    def _audit(self, until: Position | None = None, at: int = NOW, **options: Any) -> AuditReport:
-        until = until or self.position()
-        return audit(self._spark, self._url, until=until, at=at, terms=self._terms, **options)
 
 
 @pytest.fixture
@@ -201,6 +168,90 @@ def test_a_dead_flow_is_forgotten_when_its_letter_has_left_the_store(
     assert going.kept() == ["lives"]
     assert (report.flows["dead"], report.lost_count) == (2, 0)
     assert told(report) == told(going.full())
+
+
+def ending(name: str, *waypoints: WaypointName, at: int = BEGAN) -> list[Waypoint]:
+    """A flow of one message."""
+    attempts = {"accepted": 0}
+    return [Waypoint(each, at, "n", "pay", f"{name}-m", name, attempts.get(each, 1), at) for each in waypoints]
+
+
+def write_poison(going: Auditor, session: Session) -> None:
+    """Nine flows that end well, and five that die."""
+    for n in range(9):
+        going.write(ending(f"well{n}", "accepted", "received", "committed"))
+    for n in range(5):
+        going.write(ending(f"bad{n}", "accepted", "received", "dead"))
+        letter = a_letter(f"bad{n}-m", flow_id=f"bad{n}", dead_at=BEGAN)
+        with committed(session):
+            session.dead_letters.bury(replace(letter, origin_at=BEGAN))
+
+
+def groups(session: Session) -> list[LetterFacts]:
+    return [LetterFacts(each, "E: it failed") for each in session.dead_letters.groups()]
+
+
+def verdicts(report: AuditReport) -> list[tuple[int, str]]:
+    return [(row["letters"], row["verdict"]) for row in report.dead_letters]
+
+
+@pytest.mark.more
+def test_a_verdict_counts_the_messages_that_a_state_has_forgotten(
+    auditor: Callable[[int], Auditor], session: Session
+) -> None:
+    going = auditor(0)
+    write_poison(going, session)
+    for _ in range(3):
+        assert verdicts(going.go_on(letters=groups(session))) == [(5, "poison")]
+        assert going.kept() == [f"bad{n}" for n in range(5)]
+    assert verdicts(going.full(letters=groups(session))) == [(5, "poison")]
+
+
+def as_written_before(state: AuditState, columns: dict[str, list[str]]) -> None:
+    """Write the state as an earlier version did, without these columns of its parts."""
+    for part, names in columns.items():
+        for file in (state.folder / part).glob("*.parquet"):
+            rest = pq.ParquetFile(file).read().drop_columns(names)
+            pq.write_table(rest, file, use_deprecated_int96_timestamps=True)
+            # Spark compares the file with its old digest.
+            file.with_name(f".{file.name}.crc").unlink()
+    written = state.folder / "state.json"
+    summary = json.loads(written.read_text())
+    for name in ("settled_before", "settled_hours", "sizes", "provisional"):
+        del summary[name]
+    written.write_text(json.dumps(summary))
+
+
+@pytest.mark.more
+def test_an_audit_continues_from_a_state_of_an_earlier_version(
+    auditor: Callable[[int], Auditor], session: Session
+) -> None:
+    """It counts what that state has, and has no verdict that rests on what the state lacks."""
+    going = auditor(0)
+    write_poison(going, session)
+    going.write(ending("lost", "accepted", "received"))
+    going.write(ending("early", "accepted", "received", "committed", at=BEGAN - 3_600 * SECOND))
+    going.go_on()
+    assert going.state is not None
+    lacks = {"messages": ["confirms", "doubts", "direct"], "facts": ["doubted", "edited"]}
+    as_written_before(going.state, lacks)
+    going.state = AuditState.read(going.state.folder, 60)
+    # It has another window, so no line of this version is among those of the state.
+    going.write(ending("new", "accepted", "received", "committed", at=BEGAN + 3_600 * SECOND))
+    full = going.full()
+    report = going.go_on(letters=groups(session))
+    assert verdicts(report) == [(5, "unclear")]
+    assert full.lost_count == 1
+    assert {**told(report), "dead_letters": []} == told(full)
+    # The next state is of this version, and knows that messages of that hour were forgotten.
+    assert verdicts(going.go_on(letters=groups(session))) == [(5, "unclear")]
+
+
+def test_the_growth_of_a_store_without_messages_is_unknown(auditor: Callable[[int], Auditor]) -> None:
+    """Its journal has no age."""
+    growth = auditor(0).full(store=StoreSize(DiskUsage(2**20, 2**30))).growth
+    assert (growth["store_bytes_per_day"], growth["days_to_full"]) == (None, None)
+    assert growth["unknown"][0].startswith("the growth in bytes: the journal is younger than an hour")
 
 
 # Which state counts
@@ -320,7 +371,7 @@ def test_an_audit_that_continues_does_not_look_into_the_archive(
     with pytest.raises(DeclarationError, match="is no archive"):
         command.begin()
     end_a_turn(tmp_path / "states", session, 1)
-    assert command.begin().archived is None
+    assert command.begin().store.archived is None
 
 
 def test_a_state_of_which_executors_wrote_a_part_elsewhere_is_refused(tmp_path: Path) -> None:

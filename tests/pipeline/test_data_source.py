@@ -200,7 +200,7 @@ def test_a_store_may_be_named_by_a_path_from_the_working_folder(
         ({"url": "*", "from": f"1{'0' * 30}"}, "or a whole number, not '1000"),
         ({"url": "*", "until": "a-b:9223372036854775808"}, "option until of the source stagepost must be a position"),
         ({"url": "*", "lines": f"0:1{'0' * 18}"}, "must be two ids of the journal, such as 0:1000, not '0:1000"),
-        ({"url": "*", "until": "-5"}, "as Journal.position gives it, or a whole number, not '-5'"),
+        ({"url": "*", "until": "-5"}, "as stagepost status --json prints it, or a whole number, not '-5'"),
     ],
     ids=lambda each: ",".join(f"{k}={v}" for k, v in each.items()) if isinstance(each, dict) else "",
 )

@@ -10,6 +10,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from stagepost.flow.clock import to_microseconds
 from stagepost.pipeline.report.advice import LetterFacts, letter_rows, retention_rows
+from stagepost.pipeline.report.letter_verdicts import Evidence
 from stagepost.pipeline.transforms.facts import totals, window_facts
 from stagepost.pipeline.transforms.flows import flow_facts, work
 from stagepost.pipeline.transforms.losses import located
@@ -121,16 +122,12 @@ def group(fingerprint: str, letters: int, stage: str = "s") -> LetterFacts:
     return LetterFacts(LetterGroup(fingerprint, stage, "exhausted", letters, 1, 2_000_000, 7), "E: it failed")
 
 
-def ended(stage: str, committed: int, dead: int) -> dict[str, Any]:
-    died_at = 2_000_000 if dead else None
-    ends = [{"begin": 0, "committed": committed, "dead": dead, "died_from": died_at, "died_to": died_at}]
-    return {"stage": stage, "ends": ends}
-
-
 def test_letters_are_listed_by_their_number_and_judged_by_what_ended_beside_them() -> None:
-    stages_of = [ended("good", 100, 2), ended("down", 3, 40), ended("few", 1, 2)]
+    ended = {"good": (100, 2), "down": (3, 40), "few": (1, 2)}
     letters = [group("a", 1, "few"), group("c", 2, "good"), group("b", 2, "good"), group("d", 40, "down")]
-    rows = letter_rows([*letters, group("e", 1, "gone")], [*stages_of, {"stage": "well", "ends": None}], GRID.width_at)
+    minutes = {(each.group.stage, each.group.fingerprint): {0: each.group.count} for each in letters}
+    evidence = Evidence({(stage, 0): {0: counts} for stage, counts in ended.items()})
+    rows = letter_rows([*letters, group("e", 1, "gone")], minutes, evidence)
     assert [(row["fingerprint"], row["verdict"]) for row in rows] == [
         ("d", "outage"), ("b", "poison"), ("c", "poison"), ("a", "unclear"), ("e", "unclear")
     ]  # fmt: skip
@@ -151,11 +148,12 @@ def durations(stage: str, **milliseconds: float | None) -> dict[str, Any]:
     [
         (durations("s"), 3600, 1),
         (durations("s", duplicate_p9999=3_600_000.0), 3600, 3),
+        (durations("s", duplicate_p9999=3_600_000.0, duplicate_max=14_400_000.0), 3600, 4),
         (durations("s", duplicate_p9999=3_600_000.0, delivery_max=18_000_001.0), 3600, 6),
     ],
-    ids=["outage", "late copies", "slow delivery"],
+    ids=["outage", "late copies", "latest copy", "slow delivery"],
 )
-def test_ids_are_kept_for_the_longest_of_three_times(row: dict[str, Any], outage: int, hours: int) -> None:
+def test_ids_are_kept_for_the_longest_of_these_times(row: dict[str, Any], outage: int, hours: int) -> None:
     (found,) = retention_rows([row], {}, outage_seconds=outage, days=2)
     assert (found["keep_hours"], found["bytes"]) == (hours, 240 * hours * 250 // 24)
 

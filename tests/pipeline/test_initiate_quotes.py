@@ -66,7 +66,7 @@ def test_a_quote_that_is_never_closed_ends_the_file_there(cli: Cli, books: Books
     ((name, record, reason),) = books.quarantine()
     assert (name, record) == ("notes.csv", 3)
     assert reason.startswith("malformed: the quote that opens in line 5 is never closed")
-    assert "25 bytes" in reason
+    assert "25 bytes, was not started, and it is kept here. Correct the quote" in reason
     assert books.text_of("notes.csv", 3) == '3,"pay 100\n4,fine\n5,fine'
 
 
@@ -108,7 +108,8 @@ def test_of_the_rest_of_a_file_the_first_64_kib_are_kept(cli: Cli, books: Books,
     assert counted(answer) == (2, 1, 1)
     kept = books.text_of("notes.csv", 2)
     assert ("\n".join(rest).startswith(kept), len(kept)) == (True, KEPT_BYTES)
-    assert f"{len(chr(10).join(rest)) + 1} bytes" in books.quarantine()[0][2]
+    says = f"{len(chr(10).join(rest)) + 1} bytes, was not started, and its first {KEPT_BYTES} bytes are kept here."
+    assert says in books.quarantine()[0][2]
 
 
 @pytest.mark.usefixtures("many_tasks")

@@ -33,6 +33,8 @@ def test_a_file_that_is_not_there(cli: Cli, books: Books, orders: Path, tmp_path
     refused(books, cli.initiate(missing, to="shop.order", by="order_id"), f"{missing} does not exist")
     refused(books, cli.initiate(orders, missing, to="shop.order", by="order_id"), f"{missing} does not exist")
     refused(books, cli.initiate(tmp_path / "*.tsv", to="shop.order", by="order_id"), f"{tmp_path}/*.tsv does not exist")
+    says = f"missing.csv does not exist in the folder {Path.cwd()}. Check its name."
+    refused(books, cli.initiate("missing.csv", to="shop.order", by="order_id"), says)
 
 
 def test_a_format_that_a_name_does_not_say(cli: Cli, books: Books, tmp_path: Path) -> None:
@@ -44,6 +46,13 @@ def test_a_format_that_a_name_does_not_say(cli: Cli, books: Books, tmp_path: Pat
         "its suffix names no known format; name it: --format csv or json or parquet",
     )
     assert cli.initiate(file, "--format", "csv", to="shop.order", by="order_id").code == 0
+
+
+def test_files_of_several_formats(cli: Cli, books: Books, orders: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "more.jsonl"
+    lines.write_text('{"order_id": "B", "quantity": 1}\n')
+    says = f"{orders} is csv by its suffix, and {lines} is json. Start one after the other"
+    refused(books, cli.initiate(orders, lines, to="shop.order", by="order_id"), says)
 
 
 def test_a_format_that_there_is_not(cli: Cli, orders: Path) -> None:
@@ -91,15 +100,19 @@ def test_columns_that_the_message_needs(cli: Cli, books: Books, tmp_path: Path) 
     refused(
         books,
         cli.initiate(file, "--separator", ";", to="shop.order", by="order_id"),
-        "shop.order takes a Order, which needs quantity; the columns are order_id, count. Name the columns after the"
-        " fields.",
+        "shop.order takes messages of the type Order, which needs quantity; the columns are order_id, "
+        "count. Name the columns after the fields.",
     )
     # The separator was forgotten.
     refused(
         books,
         cli.initiate(file, to="shop.order", by="order_id"),
-        "there is no column 'order_id' to make ids of; the columns are",
+        "there is no column 'order_id' to make ids of; the only column is order_id;count. If ';' separates the cells, "
+        "name it: --separator ';'",
     )
+    file.write_text("order_id\tcount\nA\t1\n")
+    says = r"the only column is 'order_id\tcount'. If '\t' separates the cells, name it: --separator '\t'"
+    refused(books, cli.initiate(file, to="shop.order", by="order_id"), says)
 
 
 def test_a_first_line_that_does_not_name_the_columns(cli: Cli, books: Books, tmp_path: Path) -> None:

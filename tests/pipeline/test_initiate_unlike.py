@@ -81,7 +81,7 @@ def test_carriage_returns_alone_are_no_line_ends(cli: Cli, books: Books, tmp_pat
 def test_a_first_line_with_a_quote_that_is_never_closed(cli: Cli, books: Books, tmp_path: Path, place: Place) -> None:
     (tmp_path / "a.csv").write_text('order_id,"quantity\nA,1\nB,1\n')
     says = "its first line, which names the columns, cannot be read: the quote that opens in line 1 is never closed"
-    refused(books, start(cli, place(tmp_path / "a.csv")), says)
+    refused(books, start(cli, place(tmp_path / "a.csv")), f"{says}. Correct it.")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])

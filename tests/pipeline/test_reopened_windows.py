@@ -16,7 +16,8 @@ from stagepost.pipeline.jobs.audit_state import (
     reopened,
 )
 from stagepost.ports.journal import Waypoint
-from tests.pipeline.test_audit_state import BEGAN, NOW, YEAR, Auditor, auditor
+from tests.pipeline.audit_turns import NOW, Auditor
+from tests.pipeline.test_audit_state import BEGAN, YEAR, auditor
 
 __all__ = ["auditor"]
 

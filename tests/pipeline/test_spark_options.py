@@ -32,6 +32,31 @@ def test_the_master_may_be_a_setting_and_the_option_takes_precedence() -> None:
     assert read("spark.master=spark://a:1", master="local[2]").master == "local[2]"
 
 
+@pytest.mark.parametrize("text", ["nonsense", "host:7077", "spark://", "local[2", "local[zz]"])
+def test_a_text_that_is_no_master_is_refused(text: str) -> None:
+    says = r"--master .* is no address of a master\. Name one such as spark://host:7077, yarn, k8s://"
+    with pytest.raises(DeclarationError, match=says):
+        read(master=text)
+    with pytest.raises(DeclarationError, match=says):
+        read(f"spark.master={text}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "yarn",
+        "local",
+        "local[4,8]",
+        "local[*,8]",
+        "local-cluster[2,1,1024]",
+        "spark://a:7077,b:7077",
+        "k8s://https://a:1",
+    ],
+)
+def test_each_kind_of_master_is_accepted(text: str) -> None:
+    assert read(master=text).master == text
+
+
 @pytest.mark.parametrize("text", ["executor.memory=4g", "spark.executor.memory", "", "=4g"])
 def test_a_text_that_is_no_setting_of_spark_is_refused(text: str) -> None:
     with pytest.raises(DeclarationError, match=r"--conf takes spark\.name=value, such as spark\.executor\.memory=4g"):

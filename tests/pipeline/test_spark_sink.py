@@ -85,7 +85,7 @@ def test_a_write_starts_each_flow_once_and_says_what_is_wrong(
     for rows, more, says in (
         (frame, {"colour": "red"}, "the sink stagepost has no option 'colour'"),
         (frame.drop("quantity"), {}, "which needs quantity; the columns are order_id"),
-        (bad, {}, "all 4 rows were quarantined, and no flow was started at shop.order"),
+        (bad, {}, "no row of 4 fits, so all were quarantined, and no flow was started at shop.order"),
     ):
         with pytest.raises(AnalysisException) as caught:
             write(rows, app, **more)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import datetime
+import time
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -140,6 +141,29 @@ def test_a_journal_without_messages_has_no_windows(spark: SparkSession) -> None:
     assert windows(spark, []) == []
 
 
+@pytest.fixture(params=["UTC", "Europe/Berlin", "America/St_Johns", "Asia/Kolkata"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield request.param
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("zone")
+def test_windows_are_the_same_in_each_time_zone(spark: SparkSession) -> None:
+    """In Berlin the clocks show 02:30 twice in that night."""
+    night = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+    moments = [night + timedelta(minutes=30 * n) for n in range(4)]
+    lines = [
+        each
+        for n, moment in enumerate(moments)
+        for each in flow(n, (moment - BEGIN).total_seconds(), "accepted", "committed")
+    ]
+    found = windows(spark, lines, width=1_800, horizon=moments[-1])
+    assert counted(found, "window", "sent") == [(moment.isoformat(), 1) for moment in moments]
+
+
 # Old windows are merged
 
 
@@ -159,6 +183,25 @@ def test_a_history_of_any_length_has_at_most_a_thousand_windows(width: int, span
     assert windows_seen <= WINDOWS_MAX
     assert all(abs(each) < 2**63 for step in grid.steps for each in step)
     assert grid.width_at(horizon - 400 * width * SECOND) == width * SECOND
+
+
+@pytest.mark.parametrize("width", [1, 60, 3600, 1_000_000])
+@pytest.mark.parametrize("ahead_seconds", [86_400, 400 * 86_400, 7_000 * 366 * 86_400])
+def test_clocks_that_are_ahead_do_not_make_more_windows_than_that(width: int, ahead_seconds: int) -> None:
+    horizon = to_microseconds(BEGIN)
+    grid = WindowGrid.until(horizon, width)
+    begin, windows_seen, last = horizon - 400 * 86_400 * SECOND, 0, 0
+    while begin <= horizon + ahead_seconds * SECOND:
+        step = grid.width_at(begin)
+        if begin > horizon:
+            # No window of the future is cut by a wider one.
+            assert step >= last
+            assert begin % step == 0
+        begin, last = begin - begin % step + step, step
+        windows_seen += 1
+    assert windows_seen <= WINDOWS_MAX
+    assert all(abs(each) < 2**63 for step in grid.steps for each in step)
+    assert grid.width_at(horizon + 40 * width * SECOND) == width * SECOND
 
 
 def test_old_windows_are_merged_and_keep_their_sums(spark: SparkSession) -> None:

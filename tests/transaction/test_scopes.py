@@ -18,6 +18,7 @@ from stagepost import App, Context, DeclarationError, IllegalCall, IncomingEnvel
 from stagepost.testing import Harness
 from stagepost.transaction.outcome import Buried, Completed, Redelivered
 from tests.transaction.containers import Container, WithDictionary, WithSvcs, noted
+from tests.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from tests.conftest import Ledger, NewApp
@@ -156,9 +157,9 @@ def test_two_envelopes_that_are_handled_at_once_share_no_scope(app: App, harness
 
     @app.endpoint("pay")
     def pay(ctx: Context, order: Order, *, till: Till) -> None:
-        both.wait(30)
+        both.wait(PATIENCE_SECONDS)
         seen[order.id] = (till, ctx.get(Till))
-        both.wait(30)
+        both.wait(PATIENCE_SECONDS)
 
     for flow in ("f1", "f2"):
         app.start(pay, Order(flow), flow_id=flow)

@@ -21,7 +21,7 @@ from stagepost.store.sqlite.store import SqliteStore
 from stagepost.testing import Harness, ManualClock, crash_everywhere
 from stagepost.testing.running import run_statement
 from stagepost.transaction.outcome import Buried, Completed
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 @dataclass
@@ -199,7 +199,7 @@ def test_the_first_file_names_a_second_one_that_a_stage_made(shop: Shop) -> None
 
     wait_until(lambda: is_named() and shop.held().size == 0, "the relay names the file, and moves the flow")
     service.stop()
-    assert service.join(30)
+    assert service.join(PATIENCE_SECONDS)
     Path(f"{shop.store.path}-apart").unlink()
     with pytest.raises(StoreUnavailable, match="is missing"):
         SqliteStore(shop.store.path).apart.session()

@@ -22,22 +22,18 @@ from stagepost.cli.exits import BAD_NEWS, print_error, readable_errors
 from stagepost.cli.findings import findings_of, keep, send
 from stagepost.cli.interruption import StopRequest, stoppable
 from stagepost.cli.job_progress import JobProgress, job_progress
-from stagepost.cli.options import FiniteNumber, database_option, existing_store, held_by, json_option
+from stagepost.cli.options import FiniteNumber, database_option, existing_store, json_option
 from stagepost.cli.show import echo, reserve_stdout
 from stagepost.cli.spark import cancel_jobs, is_usable, load_job, on_spark, run_job, session
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError, StagepostError, StoreUnavailable
-from stagepost.pipeline.report.advice import HOUR_SECONDS, LetterFacts, StageTerms
-from stagepost.pipeline.report.growth import StoreSize
+from stagepost.pipeline.audited_store import AuditedStore
+from stagepost.pipeline.report.advice import HOUR_SECONDS
 from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.ports.audits import AuditFinding
-from stagepost.ports.dead_letters import DeadLetters, LetterGroup, Selection
-from stagepost.ports.findings import GIB, counted
+from stagepost.ports.findings import counted
 from stagepost.ports.journal import Position
-from stagepost.ports.outbox import Backlog
-from stagepost.ports.registry import driver_of
 from stagepost.ports.session import Session
-from stagepost.transaction.retention import address_of, read_rules
 
 
 @click.command()
@@ -127,7 +123,8 @@ def audit(
         )
         command = AuditCommand(job, terms, database, state_folder, free_gib, archive, findings_to, html)
         begun = command.begin()
-        is_brief = every_seconds is None and job.is_brief(begun.url, begun.until, begun.former, begun.archived)
+        found = begun.store
+        is_brief = every_seconds is None and job.is_brief(found.url, found.until, begun.former, found.archived)
         with (
             stoppable() as request,
             session("stagepost audit", spark_options, is_brief=is_brief) as spark,
@@ -153,19 +150,11 @@ def audit(
 
 @dataclass(frozen=True, slots=True)
 class BegunAudit:
-    """The state of the store when an audit began."""
+    """The state of the store when an audit began, and the state that the last audit of the series left."""
 
-    url: str
+    store: AuditedStore
     series: AuditSeries | None
     former: Any
-    at: int
-    until: Position
-    unseen: Backlog
-    held: int | None
-    archived: Any
-    letters: list[LetterFacts]
-    stages: dict[str, StageTerms]
-    store: StoreSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,19 +179,19 @@ class AuditCommand:
             if self.state_folder is not None:
                 begun = AuditSeries.begin(self.state_folder, opened, clock)
                 series, former = begun.read_former(opened, self._read_state)
-            # The time is read before the position, so rows written between belong to a window that is not over.
-            at = clock.now()
-            archived = None
-            if self.archive is not None and former is None:
-                archived = archived_journal(Path(self.archive), opened)
-            until = opened.journal.position()
-            unseen = opened.journal.since(until).lines
-            held = held_by(access)
-            letters = [with_cause(opened.dead_letters, each) for each in opened.dead_letters.groups()]
-            stages, size = terms_of_stages(opened), size_of(store.address, self.free_gib)
+            found = AuditedStore.read(
+                store,
+                access,
+                clock,
+                free_gib=self.free_gib,
+                archived_of=partial(self._archived, is_full=former is None),
+            )
         if former is not None:
-            former.check_end(until)
-        return BegunAudit(store.address, series, former, at, until, unseen, held, archived, letters, stages, size)
+            former.check_end(found.until)
+        return BegunAudit(found, series, former)
+
+    def _archived(self, session: Session, *, is_full: bool) -> Any:
+        return archived_journal(Path(self.archive), session) if self.archive is not None and is_full else None
 
     def run(self, begun: BegunAudit, spark: Any, request: StopRequest, shown: JobProgress) -> Any:
         """Audit, keep the findings, and write the page. Return the report."""
@@ -210,16 +199,10 @@ class AuditCommand:
             report = run_job(
                 lambda: self.job.audit(
                     spark,
-                    begun.url,
-                    until=begun.until,
-                    at=begun.at,
+                    begun.store.url,
                     terms=self.terms,
-                    unseen=begun.unseen,
-                    letters=begun.letters,
-                    stages=begun.stages,
-                    store=begun.store,
                     former=begun.former,
-                    archived=begun.archived,
+                    **begun.store.arguments(),
                     save_to=None if begun.series is None else begun.series.folder,
                     describe=shown.describe,
                 ),
@@ -227,10 +210,10 @@ class AuditCommand:
                 partial(cancel_jobs, spark),
                 shown.look,
             )
-        report = replace(report, held=begun.held)
+        report = replace(report, held=begun.store.held)
         findings = findings_of(report.as_dict())
         with existing_store(self.database) as (_, access):
-            keep_findings(access.session, findings, begun.at, begun.series, begun.until)
+            keep_findings(access.session, findings, begun.store.at, begun.series, begun.store.until)
         if self.findings_to is not None:
             new = send(self.findings_to, self.database, findings)
             echo(f"{counted(new, 'new finding')} of {len(findings)} sent to {self.findings_to}", err=True)
@@ -282,29 +265,6 @@ def print_next(error: StagepostError, seconds: int) -> None:
     print_error(error.code, f"{error} The next audit begins in {seconds} s.")
 
 
-def terms_of_stages(session: Session) -> dict[str, StageTerms]:
-    """Return the message types of each declared stage, and how long ids of its messages are kept."""
-    rules, scopes = read_rules(session), session.retention.scopes()
-    inboxes = set(session.retention.inbox_stages())
-    found = {}
-    for each in session.declarations.listed():
-        kept = [rules.of_scope(scope) for scope in scopes if each.stage in (scope, address_of(scope))]
-        if each.stage in inboxes:
-            kept.append(rules.of_stage("inbox", each.stage))
-        found[each.stage] = StageTerms(each.types, min((hours for hours in kept if hours is not None), default=None))
-    return found
-
-
-def size_of(url: str, free_gib: float | None) -> StoreSize:
-    export = driver_of(url).export(url)
-    usage = export.disk_usage()
-    if free_gib is not None:
-        usage = usage._replace(free=round(free_gib * GIB))
-    elif usage.free is None:
-        usage = usage._replace(why=f"{usage.why}. Name it with --free GIB")
-    return StoreSize(usage, is_purged=export.purged_until() is not None)
-
-
 def wait(seconds: float, request: StopRequest, shown: JobProgress) -> None:
     """Wait for the next audit. Raises ``Stopped`` after a request to stop."""
     shown.describe(f"waiting {seconds} s for the next audit")
@@ -342,11 +302,3 @@ def check_writable(path: Path | None) -> None:
         raise DeclarationError(f"--html {path}: the folder {folder} does not exist. Make it, or name another one.")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise DeclarationError(f"--html {path}: it cannot be written. Change its permissions, or name another file.")
-
-
-def with_cause(dead_letters: DeadLetters, group: LetterGroup) -> LetterFacts:
-    """Return the group with the cause of its latest letter, which may be gone by now."""
-    for kept in dead_letters.select(Selection("id", group.latest_id)):
-        cause = kept.letter.causes[0]
-        return LetterFacts(group, f"{cause.type}: {cause.message}")
-    return LetterFacts(group, "")

@@ -138,8 +138,9 @@ def _letters(out: Console, rows: Rows) -> None:
         Column("verdict", no_wrap=True),
         Column("letters", justify="right", min_width=len("letters")),
         Column("a sample", overflow="ellipsis", no_wrap=True),
-        title="dead letters",
+        title="\ndead letters",
         title_justify="left",
+        title_style="bold",
         box=None,
     )
     for row in rows:
@@ -194,6 +195,8 @@ def _print_table(out: Console, title: str, names: Sequence[str], rows: Sequence[
     On a terminal that is too narrow, columns without a figure are left out. If the others do not fit, the terminal
     wraps the lines.
     """
+    if not rows:
+        return
     table = _table(out, title, names, rows)
     if _width(out, table) > out.width:
         kept = [at for at in range(len(names)) if at == 0 or any(row[at] not in (ZERO, NOTHING) for row in rows)]

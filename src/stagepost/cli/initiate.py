@@ -23,6 +23,7 @@ from stagepost.cli.spark import cancel_jobs, load_job, on_spark, run_job, sessio
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.texts import one_line
 from stagepost.pipeline.spark_options import SparkOptions
+from stagepost.ports.findings import counted
 from stagepost.ports.runs import RunCounts
 from stagepost.runtime.access import Access
 
@@ -100,7 +101,7 @@ def initiate(
                 target=target,
                 reply_to=reply_to,
                 run_id=run_id,
-                file_format=chosen_format(file_format, files[0]),
+                file_format=chosen_format(file_format, files),
                 message_type=message_type,
             )
             ids = [each.strip() for each in id_columns.split(",")]
@@ -158,7 +159,7 @@ def _report(counts: RunCounts, run_id: str, reasons: list[dict[str, Any]], as_js
 
 
 def _report_stream(total: Total, as_json: bool) -> None:
-    echo(json.dumps(asdict(total)) if as_json else f"{total.runs} runs: {described(total)}")
+    echo(json.dumps(asdict(total)) if as_json else f"{counted(total.runs, 'run')}: {described(total)}")
     done = total.started + total.repeated + total.quarantined
     _exit(total.balanced, total.rows_in, done, total.quarantined, total.last_run_id)
 

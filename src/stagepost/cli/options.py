@@ -16,7 +16,7 @@ from stagepost.app.app import App
 from stagepost.app.loading import load_app
 from stagepost.cli.exits import fail, readable_errors
 from stagepost.flow.clock import SystemClock
-from stagepost.flow.errors import DeclarationError, StoreError
+from stagepost.flow.errors import DeclarationError
 from stagepost.flow.urls import has_password
 from stagepost.ports.dead_letters import DeadLetters, KeptLetter, Selection
 from stagepost.ports.registry import driver_of
@@ -108,14 +108,6 @@ def existing_store(database: str | None) -> Iterator[tuple[Store, Access]]:
         )
     with closing(access):
         yield store, access
-
-
-def held_by(access: Access) -> int | None:
-    """Count the started flows that have not reached the queue; None if the stages' database is away."""
-    try:
-        return access.held().size
-    except StoreError:
-        return None
 
 
 def meanings_of(letter: str) -> list[Selection]:

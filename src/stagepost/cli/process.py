@@ -19,6 +19,7 @@ from stagepost.cli.show import duration, echo, reserve_stdout
 from stagepost.cli.spark import load_job, on_spark, run_job, session
 from stagepost.flow.clock import Clock
 from stagepost.pipeline.spark_options import SparkOptions
+from stagepost.ports.findings import counted
 from stagepost.ports.queue import Depth, Pending
 from stagepost.runtime.access import Access
 from stagepost.runtime.service import StopFlag
@@ -74,7 +75,8 @@ def process(
         echo(json.dumps({"committed": done.committed, "rounds": done.rounds, "failed_rounds": done.failed}))
         return
     total = sum(done.committed.values())
-    echo(f"drained: {total} messages committed, in {done.rounds} rounds of tasks, {done.failed} of them failed")
+    rounds = f"{counted(done.rounds, 'round')} of tasks, {done.failed} of them failed"
+    echo(f"drained: {counted(total, 'message')} committed, in {rounds}")
     for node, committed in done.committed.items():
         echo(f"  {committed:>8}  {node}")
 

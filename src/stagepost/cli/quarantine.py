@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 from rich.table import Column, Table
@@ -12,7 +14,7 @@ from stagepost.cli.exits import fail, readable_errors
 from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import console, echo, moment, plain
 from stagepost.flow.texts import lines
-from stagepost.ports.runs import Quarantined, Run
+from stagepost.ports.runs import Quarantined, Run, Runs
 
 RUNS_MAX = 20
 ROWS_DEFAULT = 50
@@ -61,13 +63,12 @@ def list_(run_id: str | None, limit: int, after: str | None, database: str | Non
 def show(run_id: str, file: str, record: int, database: str | None, as_json: bool) -> None:
     """Show one quarantined row: its reason, and its whole text."""
     with readable_errors(), existing_store(database) as (_, access):
-        rows = access.session.runs.quarantined(run_id, 1, (file, record - 1))
-        if not rows or (rows[0].file, rows[0].record) != (file, record):
-            fail(
-                f"run {run_id} quarantined no record {record} of {file}; stagepost quarantine list --run {run_id} "
-                "lists its rows"
-            )
-    (row,) = rows
+        row = next(_rows_at(access.session.runs, run_id, file, record), None)
+    if row is None:
+        fail(
+            f"run {run_id} quarantined no record {record} of {file}; stagepost quarantine list --run {run_id} "
+            "lists its rows"
+        )
     if as_json:
         echo(json.dumps(row._asdict()))
         return
@@ -83,6 +84,13 @@ def show(run_id: str, file: str, record: int, database: str | None, as_json: boo
     echo(lines(row.row[:ROW_SHOWN]))
     if len(row.row) > ROW_SHOWN:
         echo(f"... {len(row.row):,} characters in all; --json shows all of them")
+
+
+def _rows_at(runs: Runs, run_id: str, file: str, record: int) -> Iterator[Quarantined]:
+    """Yield the row of that file and record. A run names files with their folder, so a bare name is of this folder."""
+    for name in (file, str(Path(file).resolve())):
+        rows = runs.quarantined(run_id, 1, (name, record - 1))
+        yield from (row for row in rows if (row.file, row.record) == (name, record))
 
 
 def _print_runs(runs: list[Run], as_json: bool) -> None:

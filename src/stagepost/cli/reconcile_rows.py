@@ -14,12 +14,13 @@ from rich.table import Column, Table
 from stagepost.cli.archives import archives_by_store, refuse_others
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import job_progress
-from stagepost.cli.options import existing_store, held_by
+from stagepost.cli.options import existing_store
 from stagepost.cli.replay import MOMENT
 from stagepost.cli.show import console, plain
 from stagepost.cli.spark import cancel_jobs, load_job, run_job, session
 from stagepost.flow.clock import SystemClock
 from stagepost.flow.errors import DeclarationError
+from stagepost.pipeline.audited_store import held_by
 from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.ports.findings import counted
 
@@ -98,7 +99,7 @@ def reconcile_files(
 
     rows = job.RowFiles(
         files=files,
-        file_format=chosen_format(options.file_format, files[0]),
+        file_format=chosen_format(options.file_format, files),
         id_columns=[each.strip() for each in options.id_columns.split(",")],
         flow_prefix=options.stage if options.flow_prefix is None else options.flow_prefix,
         amount=options.amount,

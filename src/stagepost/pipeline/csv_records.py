@@ -84,10 +84,13 @@ def cut(lines: Iterable[bytes], separator: bytes) -> Iterator[tuple[bytes, str |
 
 
 def _rest(kept: list[bytes], size: int, reason: str) -> tuple[bytes, str]:
-    return b"\n".join(kept)[:KEPT_BYTES], (
-        f"{reason}. The rest of the file, {size} bytes, was not started, and its first {KEPT_BYTES} bytes are kept "
-        "here. Correct the quote and start the file again."
-    )
+    return b"\n".join(kept)[:KEPT_BYTES], f"{reason}. {not_started(size)} Correct the quote and start the file again."
+
+
+def not_started(size: int) -> str:
+    """Return the sentence about a rest of a file, of that many bytes, in which records are indistinguishable."""
+    kept = "it is kept" if size <= KEPT_BYTES else f"its first {KEPT_BYTES} bytes are kept"
+    return f"The rest of the file, {size} bytes, was not started, and {kept} here."
 
 
 def is_record(content: bytes, separator: bytes) -> bool:

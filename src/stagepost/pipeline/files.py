@@ -34,6 +34,8 @@ SUFFIXES: dict[str, FileFormat] = {
     ".ndjson": "json",
     ".parquet": "parquet",
 }
+# The separators of CSV files that people use most.
+SEPARATORS = ("\t", ";", "|", ",")
 # Python opens some compressed files. Spark reads the first lines of the others.
 OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open}
 UNOPENED = {".deflate", ".lz4", ".snappy", ".zst"}
@@ -46,14 +48,30 @@ NANOSECONDS = "timestamp in nanoseconds"
 Head = tuple[str, bytes, str | None]
 
 
-def chosen_format(name: str | None, file: str) -> FileFormat:
-    """Return the named format, else that of the file's suffix. Raises ``DeclarationError`` for an unknown suffix."""
-    path = Path(file)
+def chosen_format(name: str | None, files: Sequence[str]) -> FileFormat:
+    """Return the named format, else that of the files' suffixes.
+
+    Raises ``DeclarationError`` for an unknown suffix, and for suffixes of several formats.
+    """
     named = next((known for known in FORMATS if known == name), None)
-    found = named or SUFFIXES.get(path.suffix.lower()) or SUFFIXES.get(Path(path.stem).suffix.lower())
+    found = named or _format_of_suffix(files[0])
     if found is None:
-        raise DeclarationError(f"{file}: its suffix names no known format; name it: --format {' or '.join(FORMATS)}")
+        raise DeclarationError(
+            f"{files[0]}: its suffix names no known format; name it: --format {' or '.join(FORMATS)}"
+        )
+    for each in files[1:] if named is None else ():
+        other = _format_of_suffix(each)
+        if other not in (None, found):
+            raise DeclarationError(
+                f"{files[0]} is {found} by its suffix, and {each} is {other}. Start one after the other, or name the "
+                "common format by --format."
+            )
     return found
+
+
+def _format_of_suffix(file: str) -> FileFormat | None:
+    path = Path(file)
+    return SUFFIXES.get(path.suffix.lower()) or SUFFIXES.get(Path(path.stem).suffix.lower())
 
 
 def chosen_separator(text: str) -> str:
@@ -77,7 +95,8 @@ def unique_files(files: Sequence[str]) -> list[str]:
         for match in _matches(file) or [file]:
             path = Path(match)
             if not path.exists():
-                raise DeclarationError(f"{match} does not exist")
+                where = "" if path.is_absolute() else f" in the folder {Path.cwd()}"
+                raise DeclarationError(f"{match} does not exist{where}. Check its name.")
             if not path.is_file() and not path.is_dir():
                 raise DeclarationError(
                     f"{match} is neither a file nor a folder. A pipe can be read only once: write its contents to a "
@@ -155,7 +174,10 @@ def names_of(heads: Iterable[Head], file_format: FileFormat, separator: str) -> 
         if file_format == "json":
             continue
         if reason is not None:
-            raise DeclarationError(f"{file}: its first line, which names the columns, cannot be read: {reason}")
+            why = reason.partition(". ")[0]
+            raise DeclarationError(
+                f"{file}: its first line, which names the columns, cannot be read: {why}. Correct it."
+            )
         names = _names(file, text, separator)
         known = known or (file, names)
         if names != known[1]:
@@ -169,6 +191,15 @@ def names_of(heads: Iterable[Head], file_format: FileFormat, separator: str) -> 
 def listed(names: Iterable[str]) -> str:
     """Return names for an error's text, in quotes if they hold a blank or a control character."""
     return ", ".join(name if name and name == name.strip() and name.isprintable() else repr(name) for name in names)
+
+
+def columns_shown(names: Sequence[str]) -> str:
+    """Return the columns for an error's text. One long name most likely holds all of them, with another separator."""
+    found = next((mark for mark in SEPARATORS if mark in names[0]), None) if len(names) == 1 else None
+    if found is None:
+        return f"the columns are {listed(names)}"
+    shown = "\\t" if found == "\t" else found
+    return f"the only column is {listed(names)}. If '{shown}' separates the cells, name it: --separator '{shown}'"
 
 
 def _check_text(file: str, text: bytes) -> None:

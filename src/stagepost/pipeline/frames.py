@@ -1,10 +1,11 @@
-"""Start flows for the rows of a DataFrame, and reconcile them, from Python: any source that Spark reads.
+"""Start flows for the rows of a DataFrame, reconcile them, and audit a store, from Python in a session of your own.
 
-from stagepost.pipeline.frames import initiate, initiate_stream, reconcile
+from stagepost.pipeline.frames import audit, initiate, initiate_stream, reconcile
 
 orders = spark.read.jdbc("jdbc:postgresql://shop/orders", "orders")
 counts = initiate(orders, "myapp:app", "payments.pay", id_columns=["order_id"])
 report = reconcile(orders, "postgresql://shop/payments", "payments.pay", id_columns=["order_id"], amount="amount")
+audit(spark, "postgresql://shop/payments")
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from random import SystemRandom
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,11 +28,17 @@ from stagepost.app.loading import load_app
 from stagepost.flow.clock import SystemClock, to_microseconds
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.ids import RandomIds
+from stagepost.pipeline.archived_journal import archived_journal
+from stagepost.pipeline.audited_store import AuditedStore
 from stagepost.pipeline.jobs import initiate as job
+from stagepost.pipeline.jobs.audit import AuditTerms
+from stagepost.pipeline.jobs.audit import audit as audit_journal
 from stagepost.pipeline.jobs.initiate import InitiationFailed, InitiationPlan
 from stagepost.pipeline.jobs.keyed_rows import RowFiles
 from stagepost.pipeline.jobs.reconcile import Service
 from stagepost.pipeline.jobs.reconcile_rows import RowsReport, check_stage, reconcile_rows
+from stagepost.pipeline.report.advice import HOUR_SECONDS
+from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.pipeline.session import refuse_speculation, require_driver, require_one_host, time_zone
 from stagepost.pipeline.staging import staged
 from stagepost.ports.registry import driver_of
@@ -39,8 +46,18 @@ from stagepost.ports.runs import RunCounts
 from stagepost.ports.store import outbox_apart
 from stagepost.runtime.access import Access
 from stagepost.runtime.engine import Engine
+from stagepost.runtime.settings import Place
 
-__all__ = ["InitiationFailed", "RowsReport", "RunCounts", "initiate", "initiate_stream", "reconcile"]
+__all__ = [
+    "AuditReport",
+    "InitiationFailed",
+    "RowsReport",
+    "RunCounts",
+    "audit",
+    "initiate",
+    "initiate_stream",
+    "reconcile",
+]
 
 
 def initiate(
@@ -158,6 +175,44 @@ def reconcile(
             since=_microseconds(since),
             until=_microseconds(until),
         )
+
+
+def audit(
+    spark: SparkSession,
+    database: str,
+    *,
+    window_seconds: int = 60,
+    late_seconds: int = 300,
+    stuck_seconds: int = 600,
+    outage_hours: int = 72,
+    archive: str | Path | None = None,
+    free_gib: float | None = None,
+) -> AuditReport:
+    """Audit a store, as ``stagepost audit`` does. The report is a page in a notebook; ``as_html()`` returns the page.
+
+    ``database``  the URL of the store whose journal is audited
+    The other arguments are as the command's options. The findings are not kept in the store, and no state is kept.
+
+    Raises ``StoreUnavailable`` for a store that does not exist, and ``AuditFailed`` if Spark gives up.
+    """
+    require_driver(spark)
+    store = driver_of(database).open_existing(database, "database")
+    require_one_host(spark, Place(store.address, None))
+    with closing(Access(store.session(), SystemClock(), open_apart=partial(outbox_apart, store))) as access:
+        found = AuditedStore.read(
+            store,
+            access,
+            SystemClock(),
+            free_gib=free_gib,
+            archived_of=lambda session: None if archive is None else archived_journal(Path(archive), session),
+        )
+    terms = AuditTerms(
+        window_seconds=window_seconds,
+        late_seconds=late_seconds,
+        stuck_seconds=stuck_seconds,
+        outage_seconds=outage_hours * HOUR_SECONDS,
+    )
+    return replace(audit_journal(spark, database, terms=terms, **found.arguments()), held=found.held)
 
 
 def run_of_batch(batch: DataFrame, number: int) -> str:

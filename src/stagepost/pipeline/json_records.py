@@ -11,7 +11,7 @@ import codecs
 import re
 from collections.abc import Iterable, Iterator
 
-from stagepost.pipeline.csv_records import KEPT_BYTES, RECORD_BYTES_MAX
+from stagepost.pipeline.csv_records import KEPT_BYTES, RECORD_BYTES_MAX, not_started
 
 # A text never holds a line feed. A quote alone is a text that does not end in its line.
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},"]')
@@ -157,7 +157,4 @@ def cut(lines: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
 
 
 def _rest(error: _Unreadable, size: int) -> str:
-    return (
-        f"{error}. The rest of the file, {size} bytes, was not started, and its first {KEPT_BYTES} bytes are kept "
-        "here. Correct the file and start it again."
-    )
+    return f"{error}. {not_started(size)} Correct the file and start it again."

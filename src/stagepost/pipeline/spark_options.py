@@ -15,6 +15,7 @@ _SECRET = re.compile(r"(?i)secret|password|passwd|token|(?:access|account)[.]?ke
 # These name a secret of Kubernetes, or the file that holds one.
 _NAME_OF_SECRET = re.compile(r"^spark\.kubernetes\.(?:driver|executor)\.secret(?:s|KeyRef)\.|[fF]ile$")
 _SECRET_IN_VALUE = re.compile(r"(?i)(?:secret|password|passwd|token|(?:access|account)[.]?key)\w*=")
+_MASTER = re.compile(r"yarn|local(?:\[(?:\d+|\*)(?:,\d+)?\])?|local-cluster\[.*\]|[a-z][a-z0-9+.-]*://.+")
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://")
 MASTER = "spark.master"
 TIME_ZONE = "spark.sql.session.timeZone"
@@ -52,7 +53,9 @@ class SparkOptions:
         """Check the texts of the command line. Raises ``DeclarationError``."""
         given = dict(_setting(each) for each in settings)
         in_settings = given.pop(MASTER, None)
-        return cls(master or in_settings, given, _files("--py-files", py_files), _files("--archives", archives))
+        return cls(
+            _master(master or in_settings), given, _files("--py-files", py_files), _files("--archives", archives)
+        )
 
     def put_on_path(self) -> None:
         """Let this process import from the local files of ``py_files``, because the driver needs the app too."""
@@ -66,6 +69,15 @@ class SparkOptions:
 def is_on(value: str | None) -> bool:
     """Return whether Spark takes a setting as true, for which it ignores case and blanks."""
     return value is not None and value.strip().lower() == "true"
+
+
+def _master(text: str | None) -> str | None:
+    if text is not None and not _MASTER.fullmatch(text):
+        raise DeclarationError(
+            f"--master {text} is no address of a master. Name one such as spark://host:7077, yarn, "
+            "k8s://https://host:6443 or local[4], or leave --master out to run on this machine."
+        )
+    return text
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from stagepost.flow.errors import StagepostError
 from stagepost.flow.urls import shown_url
 from stagepost.pipeline.archived_journal import ArchivedJournal, coverage, read_journal
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, has_lost_checkpoint
+from stagepost.pipeline.jobs.audit_letters import evidence_of, letter_minutes, settled_before, settled_hours
 from stagepost.pipeline.jobs.audit_search import (
     LISTED_MAX,
     NOTHING_FOUND,
@@ -43,6 +44,7 @@ from stagepost.pipeline.jobs.audit_state import (
 )
 from stagepost.pipeline.report.advice import (
     DAY_SECONDS,
+    NO_LETTERS,
     LetterFacts,
     StageTerms,
     letter_rows,
@@ -52,6 +54,7 @@ from stagepost.pipeline.report.advice import (
 from stagepost.pipeline.report.audit_report import AuditReport
 from stagepost.pipeline.report.balance import COUNTS, LATENCIES, balance_rows
 from stagepost.pipeline.report.growth import Size, StoreSize, growth_of, remembered
+from stagepost.pipeline.report.letter_verdicts import NO_EVIDENCE, Evidence
 from stagepost.pipeline.session import job_description
 from stagepost.pipeline.sketches import load_quietly
 from stagepost.pipeline.transforms.facts import totals, window_facts
@@ -186,12 +189,12 @@ def audit(
             # The journal is final below ``until``, so Spark can read rows again that it loses with an executor.
             messages = merge_messages(parts).persist()
             try:
-                report, names, removed = _report(scope, messages, nodes, unseen=unseen, letters=letters, former=former)
+                report, known = _report(scope, messages, nodes, unseen=unseen, letters=letters, former=former)
                 if former is None:
                     report = replace(report, **coverage(url, archived))
                 if save_to is not None:
                     with scope.step("writing the state"):
-                        _save(scope, messages, report, names, removed, former, save_to)
+                        _save(scope, messages, report, known, former, save_to)
                 return report
             finally:
                 messages.unpersist()
@@ -215,25 +218,39 @@ def kept_by(former: AuditState | None) -> int:
     return 0 if former is None else former.summary.messages
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Found by the audit, and needed by the next one beside its report.
+
+    ``nodes``     the names of nodes, by their digests
+    ``removed``   digests of dead messages whose letters have left the store
+    ``evidence``  how messages ended beside those that died
+    """
+
+    nodes: Mapping[int, str]
+    removed: Sequence[int]
+    evidence: Evidence
+
+
 def _save(
     scope: _Scope,
     messages: DataFrame,
     report: AuditReport,
-    names: Mapping[int, str],
-    removed: Sequence[int],
+    known: _Known,
     former: AuditState | None,
     folder: Path,
 ) -> None:
     """Write the state from which the next audit continues."""
-    before = to_datetime(scope.seen_until - microseconds(scope.terms.keep_seconds))
+    before = scope.seen_until - microseconds(scope.terms.keep_seconds)
     doubles = doubled(messages) if report.doubled_count else None
     # The driver has the digests, so Spark finds the same flows if it loses them with an executor.
-    gone = scope.spark.createDataFrame([(each,) for each in removed], "message bigint") if removed else None
-    flows = settled_flows(messages, doubles, gone, before=before).persist()
+    removed = [(each,) for each in known.removed]
+    gone = scope.spark.createDataFrame(removed, "message bigint") if removed else None
+    flows = settled_flows(messages, doubles, gone, before=to_datetime(before)).persist()
     try:
         ended = settling(messages, flows)
         facts, counts = window_facts(ended, scope.grid), flow_facts(ended, scope.grid)
-        done = _named(_work(ended), names)
+        done = _named(_work(ended), known.nodes)
         if former is not None:
             facts = add_facts(facts, former.facts(scope.spark), scope.grid)
             counts = add_flows(counts, former.flows(scope.spark), scope.grid)
@@ -244,11 +261,13 @@ def _save(
             until=str(scope.until),
             window_seconds=scope.terms.window_seconds,
             messages=rest.count(),
-            nodes=dict(names),
+            nodes=dict(known.nodes),
             work=dict(done),
             final=final_windows(report.windows),
             provisional=provisional_windows(report.windows),
             sizes=remembered(scope.sizes[:-1], scope.sizes[-1]) if scope.sizes else [],
+            settled_before=settled_before(before, scope.seen_until, None if former is None else former.summary),
+            settled_hours=settled_hours(known.evidence, rest) if known.evidence.hours else [],
         )
         write_state(folder, messages=rest, facts=facts, flows=counts, summary=summary)
     finally:
@@ -271,8 +290,7 @@ def _report(
     unseen: Backlog,
     letters: Sequence[LetterFacts],
     former: AuditState | None,
-) -> tuple[AuditReport, dict[int, str], Sequence[int]]:
-    """Return the report, the names of nodes, and the digests of dead messages whose letters have left the store."""
+) -> tuple[AuditReport, _Known]:
     terms = scope.terms
     facts, flow_counts = window_facts(messages, scope.grid), flow_facts(messages, scope.grid)
     if former is not None:
@@ -296,6 +314,11 @@ def _report(
     search = NOTHING_FOUND
     if any(row["open"] or row["dead"] for row in stages):
         search = _search(scope, messages)
+    evidence, letters_at = NO_EVIDENCE, NO_LETTERS
+    if any(row["dead"] for row in stages):
+        with scope.step("judging dead letters"):
+            evidence = evidence_of(messages, None if former is None else former.summary)
+            letters_at = letter_minutes(scope.spark, scope.url) if letters else NO_LETTERS
     twins = sum(row["twins"] for row in flows.values())
     doubled_count = sum(row["doubled"] for row in stages) + twins
     doubles: Rows = []
@@ -304,7 +327,7 @@ def _report(
             found = latest_first(doubled(messages, has_twins=bool(twins)), "origin_at")
             doubles = rows_of(found.limit(LISTED_MAX))
     sent = sum(row["sent"] for row in stages)
-    days = max((scope.seen_until - min(windows, default=0)) / SECOND, terms.window_seconds) / DAY_SECONDS
+    days = max((scope.seen_until - min(windows, default=scope.seen_until)) / SECOND, terms.window_seconds) / DAY_SECONDS
     waypoints = sum(row["waypoints"] for row in stages)
     retention = retention_rows(stages, scope.stages, outage_seconds=terms.outage_seconds, days=days)
     balance = balance_rows(
@@ -338,7 +361,7 @@ def _report(
             for row in stages
             if row["committed"]
         ],
-        dead_letters=letter_rows(letters, stages, scope.grid.width_at),
+        dead_letters=letter_rows(letters, letters_at, evidence),
         retention=retention,
         types=type_rows(retention),
         growth=growth_of(
@@ -352,7 +375,7 @@ def _report(
         reopened=[] if former is None else reopened(balance, former.summary),
         continued_from=None if former is None else str(former.position),
     )
-    return report, names, search.removed
+    return report, _Known(names, search.removed, evidence)
 
 
 def _search(scope: _Scope, messages: DataFrame) -> Search:

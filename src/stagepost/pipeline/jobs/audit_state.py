@@ -16,13 +16,17 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.errors import StagepostError
-from stagepost.pipeline.transforms.state import FACTS, FLOWS, MESSAGES
+from stagepost.pipeline.transforms.state import FACT_COUNTS, FACTS, FLOWS, MESSAGE_COUNTS, MESSAGES
 from stagepost.ports.findings import counted
 from stagepost.ports.journal import Position
 
 FORMAT = 1
 FILE = "state.json"
 FINAL_COUNTS = ("flows", "sent", "committed", "expired", "dead", "edited", "open", "lost", "doubled")
+
+
+# A stage, the begin of an hour of origin, and its minutes: how many messages ended well, and how many died.
+SettledHour = tuple[str, int, list[tuple[int, int, int]]]
 
 
 class AuditStateUnusable(StagepostError):
@@ -41,6 +45,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     ``final``     the counts of each final window, by its begin and end
     ``provisional``  the begins and ends of the other windows; None in a state of an earlier version
     ``sizes``     the sizes of the store: see ``report.growth``
+    ``settled_before``  each settled flow was quiet since this moment; None in a state of an earlier version
+    ``settled_hours``   how messages of settled flows ended in the hours that have messages which are still dead
     """
 
     format: int
@@ -52,6 +58,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     final: dict[str, list[int]]
     sizes: list[tuple[int, int]] = []
     provisional: list[str] | None = None
+    settled_before: int | None = None
+    settled_hours: list[SettledHour] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +115,16 @@ class AuditState:
             )
 
     def messages(self, spark: SparkSession) -> DataFrame:
-        return spark.read.schema(MESSAGES).parquet(_address(self.folder / "messages"))
+        return self._part(spark, "messages", MESSAGES).fillna(0, MESSAGE_COUNTS)
 
     def facts(self, spark: SparkSession) -> DataFrame:
-        return spark.read.schema(FACTS).parquet(_address(self.folder / "facts"))
+        return self._part(spark, "facts", FACTS).fillna(0, FACT_COUNTS)
 
     def flows(self, spark: SparkSession) -> DataFrame:
-        return spark.read.schema(FLOWS).parquet(_address(self.folder / "flows"))
+        return self._part(spark, "flows", FLOWS)
+
+    def _part(self, spark: SparkSession, name: str, schema: str) -> DataFrame:
+        return spark.read.schema(schema).parquet(_address(self.folder / name))
 
 
 def write_state(folder: Path, *, messages: DataFrame, facts: DataFrame, flows: DataFrame, summary: Summary) -> None:

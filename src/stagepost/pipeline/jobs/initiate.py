@@ -39,7 +39,7 @@ from stagepost.flow.ids import node_name
 from stagepost.flow.initiation import Acceptance, Verdict, acceptance_of_encoded, check_reply
 from stagepost.flow.target import Target
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
-from stagepost.pipeline.files import FileFormat, chosen_separator, listed, local_names, unique_files
+from stagepost.pipeline.files import FileFormat, chosen_separator, columns_shown, listed, local_names, unique_files
 from stagepost.pipeline.jobs.checking import CheckedRecord, Checker, ReadSettings, values_of
 from stagepost.pipeline.jobs.records import ROW, in_chunks, read_records, record_batch
 from stagepost.pipeline.session import job_description, require_one_host, time_zone
@@ -197,13 +197,13 @@ def check_names(names: Sequence[str], target: str, message_type: type, id_column
     """Raise ``DeclarationError`` for wrong columns once, before the first row, instead of once per row."""
     for column in id_columns:
         if column not in names:
-            raise DeclarationError(f"there is no column {column!r} to make ids of; the columns are {listed(names)}")
+            raise DeclarationError(f"there is no column {column!r} to make ids of; {columns_shown(names)}")
     required, _ = codec.field_names(message_type)
     missing = [name for name in required if name not in names]
     if missing:
         raise DeclarationError(
-            f"{target} takes a {message_type.__qualname__}, which needs {listed(missing)}; the columns are "
-            f"{listed(names)}. Name the columns after the fields."
+            f"{target} takes messages of the type {message_type.__qualname__}, which needs {listed(missing)}; "
+            f"{columns_shown(names)}. Name the columns after the fields."
         )
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import NumericType, StringType, StructType
 from stagepost.flow.amounts import DECIMALS, WHOLE_DIGITS, read_amount
 from stagepost.flow.errors import DeclarationError, InvalidId, Undecodable
 from stagepost.flow.texts import one_line
-from stagepost.pipeline.files import FileFormat, chosen_separator, listed, local_names, unique_files
+from stagepost.pipeline.files import FileFormat, chosen_separator, columns_shown, local_names, unique_files
 from stagepost.pipeline.jobs.checking import NO_ID, Malformed, ReadSettings, RecordParser, UnreadableValue, values_of
 from stagepost.pipeline.jobs.initiate import check_types
 from stagepost.pipeline.jobs.records import BLOCK, FILE, PLACE, ROW, Records, read_records, record_batch
@@ -72,7 +72,7 @@ class RowFiles:
             if column not in names:
                 what = "amounts" if column == self.amount and column not in self.id_columns else "ids"
                 raise DeclarationError(
-                    f"the rows have no column {column!r} for {what}; the columns are {listed(names)}. Name one of them."
+                    f"the rows have no column {column!r} for {what}; {columns_shown(names)}. Name one of them."
                 )
 
 

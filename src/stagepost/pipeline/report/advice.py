@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stagepost.flow.clock import to_datetime
-from stagepost.pipeline.report.letter_verdicts import verdict_on, windows_of
+from stagepost.pipeline.report.letter_verdicts import Evidence, verdict_on
 from stagepost.ports.dead_letters import LetterGroup
 
 Rows = list[dict[str, Any]]
@@ -32,18 +32,20 @@ class LetterFacts:
     cause: str
 
 
-def letter_rows(letters: Iterable[LetterFacts], stages: Rows, width_at: Callable[[int], int]) -> Rows:
+# The number of letters by minute of origin, of each group: a stage and a fingerprint.
+LetterMinutes = Mapping[tuple[str, str], Mapping[int, int]]
+NO_LETTERS: LetterMinutes = {}
+
+
+def letter_rows(letters: Iterable[LetterFacts], minutes: LetterMinutes, evidence: Evidence) -> Rows:
     """Return a row per group of dead letters, the largest first, each with its verdict.
 
-    The verdict compares the messages of a stage that died in the group's windows with those that committed there:
+    The verdict compares the messages of the stage that began in the same minutes as those of the letters:
 
-    ``poison``   most of them end well, so the dead messages are at fault
-    ``outage``   most of them die, so the stage or a service that it calls is at fault
-    ``unclear``  too few messages ended to tell
-
-    ``stages`` are the facts of stages, and ``width_at`` returns the width of the window that begins at a moment.
+    ``poison``   most of them ended well, so the dead messages are at fault
+    ``outage``   most of them died, so the stage or a service that it calls is at fault
+    ``unclear``  too few messages ended to tell, or the audit no longer knows how they ended
     """
-    windows = {row["stage"]: windows_of(row["ends"] or [], width_at) for row in stages}
     return [
         {
             "fingerprint": each.group.fingerprint,
@@ -54,7 +56,12 @@ def letter_rows(letters: Iterable[LetterFacts], stages: Rows, width_at: Callable
             "last_at": to_datetime(each.group.last_at).isoformat(),
             "sample_id": each.group.latest_id,
             "cause": each.cause,
-            "verdict": verdict_on(each.group, windows.get(each.group.stage, [])),
+            "verdict": verdict_on(
+                each.group.stage,
+                each.group.count,
+                minutes.get((each.group.stage, each.group.fingerprint), {}),
+                evidence,
+            ),
         }
         for each in sorted(letters, key=lambda each: (-each.group.count, each.group.fingerprint, each.group.stage))
     ]
@@ -75,13 +82,16 @@ class StageTerms:
 def retention_rows(stages: Rows, terms: Mapping[str, StageTerms], *, outage_seconds: int, days: float) -> Rows:
     """Return per stage how long the ids of its messages should be kept, what that costs, and its cheaper guard.
 
-    It is the longest of three times: three times the lag that 99.99 % of the late copies had, the slowest delivery, and
-    the longest outage that is planned for. ``stages`` are the audit's facts per stage, over ``days``.
+    It is the longest of these times: three times the lag that 99.99 % of the late copies had, the longest lag, the
+    slowest delivery, and the longest outage that is planned for. ``stages`` are the audit's facts per stage, over
+    ``days``.
     """
     found = []
     for row in stages:
         lag = row["duplicate_p9999"]
-        seconds = max(DUPLICATE_FACTOR * (lag or 0) / 1000, (row["delivery_max"] or 0) / 1000, outage_seconds)
+        # A sketch errs by a per cent of rank, so it may miss the latest copies of many.
+        longest = max(DUPLICATE_FACTOR * (lag or 0), row["duplicate_max"] or 0, row["delivery_max"] or 0)
+        seconds = max(longest / 1000, outage_seconds)
         hours = math.ceil(seconds / HOUR_SECONDS)
         per_day = row["sent"] / days
         known = terms.get(row["stage"], StageTerms())

@@ -1,96 +1,83 @@
-"""Poison or outage: the verdict on a group of dead letters, from the windows of its stage in which messages died."""
+"""Poison or outage: the verdict on a group of dead letters, from the messages of its stage that began when they did."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from stagepost.flow.clock import SECOND
-from stagepost.ports.dead_letters import LetterGroup
 
+MINUTE = 60 * SECOND
+HOUR = 3_600 * SECOND
 # Fewer ended messages than this do not tell a bad message from a bad day.
 ENDED_MIN = 5
-# A window with too few ended messages is judged with its neighbours at both sides.
-BESIDE = 1_800 * SECOND
-# A window may be wider than an outage. It is judged over the span of its deaths, and at least over this time.
-SPAN_MIN = 600 * SECOND
 
-Facts = Mapping[str, Any]
+# A stage, and the begin of an hour of origin in microseconds.
+StageHour = tuple[str, int]
+# How many messages that began in a minute ended well, and how many died, by the minute's begin.
+Minutes = Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class StageWindow:
-    """The ended messages of a stage in a window of origin, and when its messages died. Moments are in microseconds."""
+class Evidence:
+    """The ended messages of each stage and hour in which messages died.
 
-    begin: int
-    end: int
-    committed: int
-    dead: int
-    died_from: int | None
-    died_to: int | None
-
-    def holds_deaths_of(self, group: LetterGroup) -> bool:
-        """Return whether letters of the group may be of this window."""
-        if self.died_from is None or self.died_to is None:
-            return False
-        return self.died_from <= group.last_at and self.died_to >= group.first_at
-
-    def ended_with(self, group: LetterGroup) -> tuple[float, int]:
-        """Return about how many messages committed and died while letters of the group died.
-
-        It takes the other messages of a wide window as spread evenly over its time.
-        """
-        if self.died_from is None or self.died_to is None:
-            return self.committed, self.dead
-        span = min(self.died_to, group.last_at) - max(self.died_from, group.first_at)
-        # Most deaths of the window may be those of another group, at another time.
-        dead = self.dead if 2 * span >= self.died_to - self.died_from else min(self.dead, group.count)
-        if dead < ENDED_MIN:
-            return self.committed, dead
-        share = min(max(span, SPAN_MIN) / (self.end - self.begin), 1)
-        return min(max((self.committed + self.dead) * share - dead, 0), self.committed), dead
-
-
-def windows_of(ends: Sequence[Facts], width_at: Callable[[int], int]) -> list[StageWindow]:
-    """Return the windows of a stage, in order, from the facts ``ends`` of ``transforms.facts.totals``."""
-    names = ("committed", "dead", "died_from", "died_to")
-    return [
-        StageWindow(row["begin"], row["begin"] + width_at(row["begin"]), *(row[name] for name in names))
-        for row in sorted(ends, key=lambda row: row["begin"])
-    ]
-
-
-def verdict_on(group: LetterGroup, windows: Sequence[StageWindow]) -> str:
-    """Return the verdict: see ``advice.letter_rows``.
-
-    A group may have letters in bad windows, where most messages of the stage died, and in good ones. It is an outage
-    if most of its letters must be of bad windows, because fewer messages died in the good ones.
+    ``partial``  the hours whose messages a series of audits has forgotten in part. They may have ended well
     """
-    found = [each for each in windows if each.holds_deaths_of(group)]
-    judged = [_judged(each, group, windows) for each in found]
-    clear = [each for each in judged if each.committed + each.dead >= ENDED_MIN]
-    if clear:
-        died_in_good = sum(each.letters for each in clear if each.dead <= each.committed)
-        return "outage" if group.count > 2 * died_in_good else "poison"
-    committed, dead = sum(each.committed for each in found), sum(each.dead for each in found)
-    if committed + dead < ENDED_MIN:
-        return "unclear"
-    return "outage" if dead > committed else "poison"
+
+    hours: Mapping[StageHour, Minutes] = field(default_factory=dict)
+    partial: frozenset[StageHour] = frozenset()
+
+    def is_bad(self, stage: str, minute: int) -> bool | None:
+        """Return whether most messages that began with those of ``minute`` died; None if too few ended to tell.
+
+        If fewer than ``ENDED_MIN`` messages of the minute have ended, its neighbours within the hour count too.
+        """
+        hour = minute - minute % HOUR
+        minutes = self.hours.get((stage, hour), {})
+        well = died = 0
+        for distance in range(HOUR // MINUTE):
+            for each in {minute - distance * MINUTE, minute + distance * MINUTE}:
+                more_well, more_died = minutes.get(each, (0, 0))
+                well, died = well + more_well, died + more_died
+            if well + died >= ENDED_MIN:
+                if died <= well:
+                    return False
+                return None if (stage, hour) in self.partial else True
+        return None
+
+    def ended_in(self, stage: str, hour: int) -> tuple[int, int]:
+        """Return how many messages of an hour ended well, and how many died. Nothing is known of a partial hour."""
+        if (stage, hour) in self.partial:
+            return 0, 0
+        ended = self.hours.get((stage, hour), {}).values()
+        return sum(well for well, _ in ended), sum(died for _, died in ended)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """The letters that a window may have of a group, and the messages that ended in the time by which it is judged."""
-
-    letters: int
-    committed: float
-    dead: int
+NO_EVIDENCE = Evidence()
 
 
-def _judged(window: StageWindow, group: LetterGroup, windows: Sequence[StageWindow]) -> _Judged:
-    committed, dead = window.ended_with(group)
-    if committed + dead >= ENDED_MIN:
-        return _Judged(dead, committed, dead)
-    near = [each for each in windows if each.end > window.begin - BESIDE and each.begin < window.end + BESIDE]
-    return _Judged(dead, sum(each.committed for each in near), sum(each.dead for each in near))
+def verdict_on(stage: str, count: int, letters: Mapping[int, int], evidence: Evidence) -> str:
+    """Return the verdict on ``count`` letters of one failure: see ``advice.letter_rows``.
+
+    ``letters`` has the number of letters by minute of origin. The verdict is that of more than half of the letters.
+    Letters that began in hours with few messages are judged together.
+    """
+    bad = good = seldom = 0
+    hours = set()
+    for minute, number in letters.items():
+        match evidence.is_bad(stage, minute):
+            case True:
+                bad += number
+            case False:
+                good += number
+            case None:
+                seldom += number
+                hours.add(minute - minute % HOUR)
+    ended = [evidence.ended_in(stage, hour) for hour in hours]
+    well, died = sum(each for each, _ in ended), sum(each for _, each in ended)
+    if well + died >= ENDED_MIN:
+        bad, good = (bad + seldom, good) if died > well else (bad, good + seldom)
+    if 2 * bad > count:
+        return "outage"
+    return "poison" if 2 * good > count else "unclear"

@@ -285,8 +285,8 @@ def _retention(found: Facts) -> Markup:
     return _section(
         "Retention and guards",
         "Keep the ids of processed messages for as long as a copy may still arrive: three times the lag of late "
-        "copies, the slowest delivery, or the longest outage, whichever is longest. A stage that has a guard should "
-        "have the one that is cheaper for it.",
+        "copies, the latest copy, the slowest delivery, or the longest outage, whichever is longest. A stage that has "
+        "a guard should have the one that is cheaper for it.",
         _table(names, body),
         *(
             [element("p", "By message type:"), _table(("type", "stages", "keep ids for", "guard"), types)]

@@ -106,9 +106,9 @@ def wait_percentiles(windows: Rows) -> Markup:
 def verdicts(windows: Rows) -> Markup:
     """Return a strip of the windows: balanced, open, or with lost or doubled messages, and the number of these."""
     axis = TimeAxis(windows)
-    strip, height = 34, 130
-    base = height - BOTTOM - strip - 8
     worst = max((row["lost"] + row["doubled"] for row in windows), default=0)
+    strip, height = 34, 130 if worst else 84
+    base = height - BOTTOM - strip - 8
     scale = Linear(0, max(worst, 1), base, TOP)
     cells, bars = [], []
     for index, row in enumerate(windows):
@@ -212,7 +212,9 @@ def share_bar(parts: Sequence[tuple[str, int]]) -> Markup:
 
 
 def _chart(name: str, *content: object, height: float = HEIGHT) -> Markup:
-    return element("svg", *content, view_box=f"0 0 {WIDTH} {height:g}", class_=f"chart {name}", role="img")
+    """Return the plot in a box of its own, which scrolls on a narrow screen while the text beside it stays."""
+    plot = element("svg", *content, view_box=f"0 0 {WIDTH} {height:g}", class_=f"chart {name}", role="img")
+    return element("div", plot, class_="plot")
 
 
 def _grid(ticks: Sequence[float], scale: Callable[[float], float], label: Callable[[float], str]) -> Markup:
@@ -242,18 +244,21 @@ def _steps(axis: TimeAxis, values: Sequence[float], scale: Linear, name: str) ->
 
 def _line(axis: TimeAxis, values: Sequence[float | None], scale: Logarithmic, name: str) -> Markup:
     path: list[str] = []
+    dots: list[str] = []
     is_drawing = False
     for index, value in enumerate(values):
         if value is None:
             is_drawing = False
             continue
         joined = is_drawing and axis.follows(index)
-        # A window without neighbours is a dot: a line of no length with round ends.
         path.append(f"{'L' if joined else 'M'}{axis.middle(index):g} {scale(value):g}")
-        if not joined:
-            path.append("h0.01")
+        is_last = index + 1 == len(values) or values[index + 1] is None or not axis.follows(index + 1)
+        if not joined and is_last:
+            # A window without neighbours is a dot: a line of no length with round ends.
+            dots.append(f"{path.pop()} h0.01")
         is_drawing = True
-    return element("path", d=" ".join(path), class_=f"line {name}")
+    parts = ((path, f"line {name}"), (dots, f"line alone {name}"))
+    return join(element("path", d=" ".join(drawn), class_=kind) for drawn, kind in parts if drawn)
 
 
 def _range(row: dict[str, Any], name: str, y: float, scale: Logarithmic) -> Markup:

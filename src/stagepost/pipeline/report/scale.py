@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+# The ticks of a scale of durations, in milliseconds: powers of ten to 10 s, then minutes, hours and days.
+ROUND_MILLISECONDS = (0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 6e4, 6e5, 3.6e6, 3.6e7, 8.64e7, 8.64e8, 8.64e9)
 MILLISECONDS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms"))
 
 
@@ -45,16 +48,16 @@ class Logarithmic:
         return round(self.begin + min(max(share, 0), 1) * (self.end - self.begin), 2)
 
     def ticks(self) -> list[float]:
-        """Return the powers of ten within the scale."""
-        powers = range(math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9) + 1)
-        return [10.0**power for power in powers]
+        """Return the round durations within the scale."""
+        return [each for each in ROUND_MILLISECONDS if self.low <= each <= self.high]
 
 
 def logarithmic(values: Sequence[float], begin: float, end: float) -> Logarithmic:
-    """Return a scale of whole decades that holds the values."""
+    """Return a scale of milliseconds, between two round durations that hold the values."""
     positive = [value for value in values if value > 0] or [1.0]
-    low = 10.0 ** math.floor(math.log10(max(min(positive), 0.01)))
-    high = 10.0 ** math.ceil(math.log10(max(*positive, low * 10)) - 1e-9)
+    first = max(bisect_right(ROUND_MILLISECONDS, min(positive)) - 1, 0)
+    low = ROUND_MILLISECONDS[min(first, len(ROUND_MILLISECONDS) - 2)]
+    high = next((each for each in ROUND_MILLISECONDS if each > low and each >= max(positive)), max(positive))
     return Logarithmic(low, high, begin, end)
 
 

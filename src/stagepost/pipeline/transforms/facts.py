@@ -22,8 +22,6 @@ MERGED_BY = {
     **dict.fromkeys((f"{name}_count" for name in DURATIONS), F.sum),
     "digest": F.bit_xor,
     "last_at": F.max,
-    "died_from": F.min,
-    "died_to": F.max,
     **dict.fromkeys((f"{name}_max" for name in DURATIONS), F.max),
     **dict.fromkeys((f"{name}_sketch" for name in DURATIONS), F.kll_merge_agg_double),
 }
@@ -37,7 +35,7 @@ def window_facts(messages: DataFrame, grid: WindowGrid) -> DataFrame:
     message ids. Two journals agree on a window if ``digest`` and ``sent`` are equal. ``doubled`` counts messages with
     two commits, and edited ones that were committed too. ``doubted`` counts runs that the mode ``best_effort`` repeated
     because the first run may not have sent its messages. ``backwards`` counts messages received before they were sent,
-    because clocks disagree. The messages that are dead died from ``died_from`` to ``died_to``.
+    because clocks disagree.
     """
     durations = {
         "wait": F.when(_is("committed"), _milliseconds("sent_at", "received_at")),
@@ -66,8 +64,6 @@ def window_facts(messages: DataFrame, grid: WindowGrid) -> DataFrame:
         *(F.count(name).alias(f"{name}_count") for name in DURATIONS),
         F.bit_xor("id_digest").alias("digest"),
         F.max("last_at").alias("last_at"),
-        F.min(F.when(_is("dead"), F.col("last_at"))).alias("died_from"),
-        F.max(F.when(_is("dead"), F.col("last_at"))).alias("died_to"),
         *(F.max(name).alias(f"{name}_max") for name in DURATIONS),
         *(F.kll_sketch_agg_double(name).alias(f"{name}_sketch") for name in DURATIONS),
     )
@@ -79,23 +75,9 @@ def merge_facts(facts: DataFrame, *by: Column | str) -> DataFrame:
 
 
 def totals(facts: DataFrame) -> DataFrame:
-    """Return the facts of each window (``stage`` is null) and of each stage (``window`` is null), with percentiles.
-
-    ``ends`` of a stage with dead messages is a list of its windows, in any order, with their committed and dead
-    messages. Its moments are in microseconds.
-    """
-    moments = ("window", "died_from", "died_to")
-    ends = F.struct(
-        *("committed", "dead"),
-        *(F.unix_micros(F.col(name)).alias("begin" if name == "window" else name) for name in moments),
-    )
-    sets = facts.withColumn("ends", ends).groupingSets([["window"], ["stage"]], "window", "stage")
-    has_ends = (F.grouping("stage") == 0) & (F.sum("dead") > 0)
-    merged = sets.agg(
-        *(how(name).alias(name) for name, how in MERGED_BY.items()),
-        F.when(has_ends, F.collect_list("ends")).alias("ends"),
-    )
-    return with_percentiles(merged)
+    """Return the facts of each window (``stage`` is null) and of each stage (``window`` is null), with percentiles."""
+    sets = facts.groupingSets([["window"], ["stage"]], "window", "stage")
+    return with_percentiles(sets.agg(*(how(name).alias(name) for name, how in MERGED_BY.items())))
 
 
 def with_percentiles(facts: DataFrame) -> DataFrame:

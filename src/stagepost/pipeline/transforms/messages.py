@@ -81,7 +81,11 @@ def message_facts(journal: DataFrame) -> DataFrame:
 
 def merge_messages(parts: DataFrame) -> DataFrame:
     """Return one row per message and stage from the folded parts of its history, as ``per_message`` does."""
-    folded = parts.groupBy(*KEY).agg(*(how(name).alias(name) for name, how in FOLDED_BY.items()))
+    return with_standing(parts.groupBy(*KEY).agg(*(how(name).alias(name) for name, how in FOLDED_BY.items())))
+
+
+def with_standing(folded: DataFrame) -> DataFrame:
+    """Add the ``standing`` to rows that are folded already."""
     # A message that came back from an archive died before, and the journal no longer has its first lines.
     is_forgotten = F.col("sent_at").isNull() & (F.col("replays") > 0)
     return folded.withColumn(

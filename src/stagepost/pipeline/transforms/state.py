@@ -27,13 +27,16 @@ MESSAGES = ", ".join(
         ),
     )
 )
-_TYPES = {"_sketch": "binary", "_max": "double", **dict.fromkeys(("last_at", "died_from", "died_to"), "timestamp")}
+_TYPES = {"_sketch": "binary", "_max": "double", "last_at": "timestamp"}
 FACTS = ", ".join(
     (
         *("window timestamp", "stage string"),
         *(f"{name} {next((_TYPES[end] for end in _TYPES if name.endswith(end)), 'bigint')}" for name in MERGED_BY),
     )
 )
+# A state of an earlier version may lack some of these columns. Then Spark reads nulls, which mean zero.
+MESSAGE_COUNTS = [*(name for name, how in FOLDED_BY.items() if how is F.sum), "direct"]
+FACT_COUNTS = [name for name, how in MERGED_BY.items() if how is F.sum]
 FLOW_COUNTS = ("flows", "completed", "dead_flows", "under_way", "twins")
 FLOWS = ", ".join(("window timestamp", *(f"{name} bigint" for name in FLOW_COUNTS)))
 

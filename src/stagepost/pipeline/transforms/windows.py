@@ -15,13 +15,19 @@ RECENT = 500
 MERGED = 32
 PER_STEP = 10
 STEPS = 25
+# A host whose clock is ahead starts flows in the future. So many windows after the horizon keep their width too.
+AHEAD = 50
+AHEAD_PER_STEP = 3
+# The year 9999, in microseconds. Python has no later moment.
+LAST = 253_402_300_800 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class WindowGrid:
-    """Windows of origin: at most ``WINDOWS_MAX``, for any history.
+    """Windows of origin: at most ``WINDOWS_MAX``, for any history and any clock.
 
-    Each merged window covers whole narrower ones, so facts of narrow windows merge into those of wide ones.
+    Each merged window covers whole narrower ones, so facts of narrow windows merge into those of wide ones. Far in the
+    future windows are merged too. When their time has come, their facts belong to the first narrow one.
 
     ``steps``  pairs of a moment and a width, both in microseconds, the latest first. A width holds from its moment on
     """
@@ -30,9 +36,9 @@ class WindowGrid:
 
     @classmethod
     def until(cls, horizon: int, width_seconds: int) -> WindowGrid:
-        """Return the grid whose newest windows end at ``horizon``, in microseconds."""
+        """Return the grid whose newest windows of the past end at ``horizon``, in microseconds."""
         width = width_seconds * SECOND
-        steps = []
+        steps = _steps_ahead(horizon, width)
         windows = RECENT
         begin, next_width = horizon, width * MERGED
         for _ in range(STEPS):
@@ -60,6 +66,17 @@ class WindowGrid:
         for begin, other in others:
             found = found.when(at >= begin, F.lit(other).cast("bigint"))
         return found
+
+
+def _steps_ahead(horizon: int, width: int) -> list[tuple[int, int]]:
+    """Return the steps of the future, the latest first."""
+    steps: list[tuple[int, int]] = []
+    begin, next_width = horizon + AHEAD * width, width * MERGED
+    while begin < LAST:
+        begin = -_floor(-begin, next_width)
+        steps.append((begin, next_width))
+        begin, next_width = begin + AHEAD_PER_STEP * next_width, next_width * 2
+    return steps[::-1]
 
 
 def _floor(at: int, width: int) -> int:
