@@ -17,6 +17,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from stagepost.flow.errors import DeclarationError
+from stagepost.flow.texts import as_sentence
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.java import provide_java
 from stagepost.pipeline.spark_options import MASTER, REQUIRED, TIME_ZONE, SparkOptions, is_on
@@ -99,7 +100,8 @@ def spark_session(
     except SPARK_ERRORS as error:
         master = options.master or "of its settings"
         raise DeclarationError(
-            f"Spark cannot start with the master {master}: {_reason(error)}. Look at the address of the master,"
+            f"Spark cannot start with the master {master}: {as_sentence(_reason(error))} "
+            "Look at the address of the master,"
             " at whether it runs, and at the settings of --conf."
         ) from error
     try:
