@@ -91,3 +91,25 @@ def test_a_broker_that_does_not_come_back_is_forgotten_by_its_url(shop: Shop) ->
     assert "it knows: amqp://gone" in wrong.stderr
     assert command("purge", "--forget-broker", "amqp://gone", "--database", shop.url).exit_code == 0
     assert session.retention.brokers() == []
+
+
+def test_status_shows_ages_as_counted_hours_and_says_that_one_may_be_minutes(shop: Shop) -> None:
+    shop.order("order:1")
+
+    def shown() -> list[str]:
+        (line,) = (each for each in status().splitlines() if "ids of shop.pay" in each)
+        return line.split("shop.pay")[1].split()
+
+    def status() -> str:
+        return command("status", "--database", shop.url).stdout
+
+    assert shown() == ["400", "d", "0", "h"]
+    session = shop.harness.access.session
+    with committed(session):
+        session.retention.count_hour(NOW)
+    assert shown() == ["400", "d", "1", "h"]
+    assert "1 h may be minutes" in " ".join(status().split())
+    with committed(session):
+        for hour in range(1, 50):
+            session.retention.count_hour(NOW + hour * HOUR)
+    assert shown() == ["400", "d", "2", "d", "2", "h"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.shop import Shop, command, parsed
+from tests.cli.shop import Shop, command, parsed, told_in_one_paragraph
 
 
 def test_a_flow_is_printed_as_a_tree_from_what_came_in_to_what_it_caused(shop: Shop) -> None:
@@ -102,3 +102,17 @@ def test_where_messages_are_in_another_database_none_but_that_is_needed(
     for words in (("trace", "order:1"), ("dead", "list"), ("dead", "show", "1")):
         assert command(*words).exit_code == 0, words
     assert "away.db does not exist" in command("status").stderr
+
+
+@pytest.mark.parametrize("words", [["trace", "order:1"], ["replay", "--all"], ["replay", "--all", "--archived"]])
+def test_a_named_folder_that_is_no_archive_is_refused_before_the_store_was_ever_archived(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    shop.order("order:1", "fail")
+    shop.run()
+    refused = command(*words, "--archive", str(tmp_path / "typo"), "--database", shop.url)
+    assert f"{tmp_path / 'typo'} is no archive of Stagepost" in told_in_one_paragraph(refused, 2)
+    assert len(shop.letters()) == 1
+    # The settings may name the folder before the first archiver makes it.
+    monkeypatch.setenv("STAGEPOST_ARCHIVE", str(tmp_path / "later"))
+    assert "is no archive" not in command(*words, "--database", shop.url).stderr

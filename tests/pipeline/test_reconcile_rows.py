@@ -214,7 +214,7 @@ def test_nothing_that_can_be_compared_is_an_error(cli: Cli, bank: Bank, tmp_path
         (["FILE", "--stage", "pay", "--id", "key", "--amount", "sum"], "have no column 'sum' for amounts"),
         (
             ["FILE", "--stage", "pay", "--id", "key", "--separator", ";"],
-            "have no column 'key' for ids; the columns are",
+            "have no column 'key' for ids; the only column is key,amount. If ',' separates the cells, name it:",
         ),
         (["FILE", "--stage", "buy", "--id", "key"], "no app of sqlite://"),
         (

@@ -29,6 +29,15 @@ archives_option = click.option(
 )
 
 
+def check_archive(named: str | None, session: Session) -> None:
+    """Raise ``DeclarationError`` if the command names a folder that is no archive of the store.
+
+    A folder of the settings is not checked, because they may name it before the store is archived for the first time.
+    """
+    if named:
+        _load("archive_folder").ArchiveFolder.find(Path(named), session.edge.store())
+
+
 def whole_history(folder: Path, access: Access) -> WholeHistory:
     """Return the history of a store and its archive. Raises ``DeclarationError`` for the archive of another store."""
     folders, lines = _load("archive_folder"), _load("archived_lines")

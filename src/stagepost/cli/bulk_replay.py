@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import TextColumn
 
-from stagepost.cli.archives import archive_option, archived_replay
+from stagepost.cli.archives import archive_option, archived_replay, check_archive
 from stagepost.cli.exits import BAD_NEWS, INTERRUPTED, readable_errors
 from stagepost.cli.interruption import PipeSignal, interruptible
 from stagepost.cli.options import FiniteNumber, database_option, existing_store, json_option, user_name
@@ -92,6 +92,7 @@ def replay(
         folder = archive_of(archive)
         if archived and folder is None:
             raise click.UsageError("--archived needs the folder of the archive: name it with --archive")
+        check_archive(archive, access.session)
         job = None
         if folder is not None and has_archived:
             job = archived_replay(folder, store, access, queue_commit, user_name())

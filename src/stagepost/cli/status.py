@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import console, duration, echo
-from stagepost.flow.clock import HOUR, SystemClock
+from stagepost.flow.clock import SystemClock
 from stagepost.observe.retention import ROWS_MAX, Kept
 from stagepost.observe.status import Status, read_status
 from stagepost.ports.circuits import CircuitBreaker
@@ -20,6 +20,7 @@ from stagepost.ports.edge import EdgeState, EdgeView
 from stagepost.ports.effects import EffectFigures
 from stagepost.ports.outbox import Backlog
 from stagepost.runtime.declarations import describe_undeclared
+from stagepost.transaction.retention import DAY
 
 
 @click.command()
@@ -62,6 +63,7 @@ def _print(url: str, found: Status, now: int) -> None:
         out.print(_describe_pause(breaker, now), style="red", markup=False)
     if found.retention:
         out.print(_retention(found.retention))
+        out.print("an age counts each hour of the clock that began since, while a worker ran: 1 h may be minutes")
     for worker in found.workers:
         out.print(
             f"{worker.node}  {worker.state}, runs {worker.running}, since {duration(now - worker.started_at)}",
@@ -89,13 +91,18 @@ def _describe_broker(view: EdgeView, now: int) -> str:
 
 
 def _retention(kept: Sequence[Kept]) -> Table:
-    table = Table("kept", *_right("retention", "oldest", "rows"), "until", box=None)
+    table = Table("kept", *_right("retention", "age", "rows"), "until", box=None)
     for each in kept:
-        retention = "no end" if each.hours is None else duration(each.hours * HOUR)
+        retention = "no end" if each.hours is None else _counted_hours(each.hours)
         rows = "" if each.rows is None else f"{each.rows}{'+' if each.rows == ROWS_MAX else ''}"
-        oldest = "·" if each.oldest_hours is None else duration(each.oldest_hours * HOUR)
-        table.add_row(each.what, "·" if each.until else retention, oldest, rows, each.until)
+        age = "·" if each.oldest_hours is None else _counted_hours(each.oldest_hours)
+        table.add_row(each.what, "·" if each.until else retention, age, rows, each.until)
     return table
+
+
+def _counted_hours(hours: int) -> str:
+    """Return a number of hours of housekeeping. They are a count, so it never has minutes."""
+    return f"{hours} h" if hours < 2 * DAY else f"{hours // DAY} d" + (f" {hours % DAY} h" if hours % DAY else "")
 
 
 def _describe_effects(found: EffectFigures, now: int) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from msgspec import structs
 
-from stagepost.cli.archives import archive_option, whole_history
+from stagepost.cli.archives import archive_option, check_archive, whole_history
 from stagepost.cli.exits import BAD_NEWS, readable_errors
 from stagepost.cli.options import database_option, existing_store, json_option
 from stagepost.cli.show import clock_time, duration, echo, moment
@@ -47,6 +47,7 @@ INDENTED_MAX = 40
 def trace(flow_or_message_id: str, archive: str | None, database: str | None, as_json: bool) -> None:
     """Show the whole history of a flow as a tree. ID is the flow's, or that of one of its messages."""
     with readable_errors(), existing_store(database) as (store, access):
+        check_archive(archive, access.session)
         folder = archive_of(archive)
         is_archived = any(each.kind == "journal" for each in access.session.archives.manifests())
         journal = access.session.journal if folder is None or not is_archived else whole_history(folder, access)

@@ -193,13 +193,16 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(name if name and name == name.strip() and name.isprintable() else repr(name) for name in names)
 
 
-def columns_shown(names: Sequence[str]) -> str:
-    """Return the columns for an error's text. One long name most likely holds all of them, with another separator."""
+def columns_shown(names: Sequence[str], remedy: str = "Name one of them.") -> str:
+    """Return the columns and the remedy for an error's text.
+
+    One long name most likely holds all of them, with another separator. Then the remedy is to name that.
+    """
     found = next((mark for mark in SEPARATORS if mark in names[0]), None) if len(names) == 1 else None
     if found is None:
-        return f"the columns are {listed(names)}"
+        return f"the columns are {listed(names)}. {remedy}"
     shown = "\\t" if found == "\t" else found
-    return f"the only column is {listed(names)}. If '{shown}' separates the cells, name it: --separator '{shown}'"
+    return f"the only column is {listed(names)}. If '{shown}' separates the cells, name it: --separator '{shown}'."
 
 
 def _check_text(file: str, text: bytes) -> None:

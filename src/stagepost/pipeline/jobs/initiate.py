@@ -203,7 +203,7 @@ def check_names(names: Sequence[str], target: str, message_type: type, id_column
     if missing:
         raise DeclarationError(
             f"{target} takes messages of the type {message_type.__qualname__}, which needs {listed(missing)}; "
-            f"{columns_shown(names)}. Name the columns after the fields."
+            f"{columns_shown(names, 'Name the columns after the fields.')}"
         )
 
 

@@ -71,9 +71,7 @@ class RowFiles:
         for column in self.columns:
             if column not in names:
                 what = "amounts" if column == self.amount and column not in self.id_columns else "ids"
-                raise DeclarationError(
-                    f"the rows have no column {column!r} for {what}; {columns_shown(names)}. Name one of them."
-                )
+                raise DeclarationError(f"the rows have no column {column!r} for {what}; {columns_shown(names)}")
 
 
 @contextmanager
