@@ -7,6 +7,7 @@ import re
 import threading
 
 from stagepost.pipeline.failures import is_frame, plain
+from stagepost.runtime.service import Service
 
 STANDARD_ERROR = 2
 CHUNK_BYTES = 65_536
@@ -24,8 +25,8 @@ class JavaErrors:
         self._reader = reader
         self._lock = threading.Lock()
         self._held: bytearray | None = bytearray()
-        self._thread = threading.Thread(target=self._read, name="java-errors", daemon=True)
-        self._thread.start()
+        self._service = Service("java-errors", self._read)
+        self._service.start()
 
     def hold(self) -> None:
         """Keep the bytes that come from now on."""
@@ -45,13 +46,13 @@ class JavaErrors:
 
     def reason(self) -> str:
         """Return why a Java process that has ended did not start, or an empty text."""
-        self._thread.join(END_SECONDS)
+        self._service.join(END_SECONDS)
         with self._lock:
             return uncaught(bytes(self._held or b"").decode(errors="replace"))
 
     def wait(self) -> None:
         """Wait until the bytes of a Java process that has ended are passed on."""
-        self._thread.join(END_SECONDS)
+        self._service.join(END_SECONDS)
 
     def _read(self) -> None:
         with os.fdopen(self._reader, "rb", buffering=0) as pipe:
