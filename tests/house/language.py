@@ -222,7 +222,7 @@ def blocks_of_python(text: str, nodes: Sequence[ast.AST]) -> Iterator[Block]:
             others |= {id(part) for part in ast.walk(joined)} - {id(joined)}
     for node in nodes:
         if isinstance(node, ast.JoinedStr) and id(node) not in others:
-            told = "".join(str(part.value) if isinstance(part, ast.Constant) else "Value" for part in node.values)
+            told = "".join(map(_shown, node.values))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in others:
             told = node.value
         else:
@@ -230,6 +230,14 @@ def blocks_of_python(text: str, nodes: Sequence[ast.AST]) -> Iterator[Block]:
         if len(told.split()) > 2 and not SQL.match(told):
             yield from paragraphs(node.lineno, told)
     yield from comments(text)
+
+
+def _shown(part: ast.expr) -> str:
+    """Return a part of an f-string as it reads."""
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    ends = isinstance(part, ast.FormattedValue) and isinstance(part.value, ast.Call)
+    return "Value." if ends and ast.unparse(part).find("as_sentence(") >= 0 else "Value"
 
 
 def docstrings_among(nodes: Sequence[ast.AST]) -> list[ast.Expr]:

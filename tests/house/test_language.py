@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from tests.house.language import (
     pages,
     sources,
 )
+
+JSON_RECORDS = "src/stagepost/pipeline/json_records.py"
 
 
 def nodes(source: str) -> list[ast.AST]:
@@ -36,6 +39,17 @@ def test_a_page_is_in_plain_language(page: str) -> None:
 def test_the_source_is_in_plain_language() -> None:
     found = [each for path in sources() for each in findings_in(path)]
     assert not found, "\n".join(map(str, found))
+
+
+def test_a_foreign_text_before_another_sentence_ends_as_it_does_by_itself() -> None:
+    """An error may end with a question mark or a full stop. ``as_sentence`` adds no second one."""
+    ends_twice = re.compile(
+        r"\{(\w+\()?(error|error\.strerror|error\.reply_text|reasons|cause|self\._lost)\)?\}\.[ \"]"
+    )
+    # These errors are Stagepost's own, and parts of a sentence.
+    own = {"src/stagepost/transaction/editing.py", "src/stagepost/recovery/editing.py", JSON_RECORDS}
+    found = [str(path.relative_to(ROOT)) for path in sources() if ends_twice.search(path.read_text())]
+    assert set(found) == own
 
 
 def test_a_banned_opening_is_found_at_every_place_where_a_sentence_begins() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
 
-from stagepost.pipeline.failures import JAVA_ENDED, describe_error
+from stagepost.pipeline.failures import JAVA_ENDED, UNREACHABLE, describe_error
 from tests.pipeline.commands import JAVA, Cli, Commands
 from tests.pipeline.test_interrupts import Job, new_job
 from tests.pipeline.test_process import Run, run
@@ -24,6 +25,14 @@ __all__ = ["new_job", "run"]
 )  # fmt: skip
 def test_a_call_without_an_answer_is_described_by_its_cause(error: Exception) -> None:
     assert describe_error(error) == JAVA_ENDED
+
+
+@pytest.mark.parametrize(
+    ("place", "advised"), [("postgresql:///shop: It is a standby.", True), ("/data/shop.db: its disk is full.", False)]
+)
+def test_only_a_database_that_executors_connect_to_gets_the_advice_on_connections(place: str, advised: bool) -> None:
+    text = f"StoreUnavailable: {place}"
+    assert describe_error(PySparkException(text)) == (f"{text} {UNREACHABLE}" if advised else text)
 
 
 @pytest.mark.more

@@ -10,6 +10,7 @@ from random import Random
 from stagepost.broker.url import BrokerUrl, Host
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import BrokerDenied, BrokerUnavailable
+from stagepost.flow.texts import as_sentence
 from stagepost.ports.broker import BrokerConnection
 
 FIRST_SECONDS = 0.2
@@ -62,7 +63,8 @@ class FailoverBroker:
             if next_round_at > deadline:
                 self._sleep(max(0.0, deadline - now))
                 raise BrokerUnavailable(
-                    f"no host of the broker {self.url} answers: {reasons}. Start the broker, or correct the URL."
+                    f"no host of the broker {self.url} answers: {as_sentence(reasons)} "
+                    "Start the broker, or correct the URL."
                 )
             self._sleep(max(0.0, next_round_at - now))
             connection = self._round()

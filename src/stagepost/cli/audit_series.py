@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 from stagepost.flow.clock import SECOND, Clock
 from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.flow.ids import RandomIds
+from stagepost.flow.texts import as_sentence
 from stagepost.ports.audits import AuditFinding, NamedState
 from stagepost.ports.session import Session
 
@@ -53,7 +54,8 @@ class AuditSeries:
             name.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DeclarationError(
-                f"--state {folder}: the folder cannot be made: {error.strerror}. Change its permissions, or name "
+                f"--state {folder}: the folder cannot be made: {as_sentence(error.strerror)} "
+                "Change its permissions, or name "
                 "another one."
             ) from error
         minted = RandomIds(clock, SystemRandom()).mint()

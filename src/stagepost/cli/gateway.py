@@ -18,6 +18,7 @@ from stagepost.cli.exits import readable_errors
 from stagepost.cli.options import json_option, log_level_option
 from stagepost.cli.show import echo
 from stagepost.flow.errors import DeclarationError
+from stagepost.flow.texts import as_sentence
 from stagepost.runtime.assembly import check_databases
 from stagepost.runtime.settings import handing_down
 
@@ -109,5 +110,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.bind(address)
         listening.listen(BACKLOG)
     except OSError as error:
-        raise DeclarationError(f"the gateway cannot listen on {host}:{port}: {error}. Change bind") from error
+        raise DeclarationError(
+            f"the gateway cannot listen on {host}:{port}: {as_sentence(error)} Change bind"
+        ) from error
     return listening

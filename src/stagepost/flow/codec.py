@@ -23,6 +23,7 @@ from stagepost.flow.claim import Claim
 from stagepost.flow.custom_types import CustomCodec, CustomField
 from stagepost.flow.envelope import Envelope
 from stagepost.flow.errors import DeclarationError, HandlerError, Undecodable, WrongAddress
+from stagepost.flow.texts import as_sentence
 
 # CSV readers return either of the two for an empty cell.
 EMPTY = (None, "")
@@ -92,7 +93,8 @@ def encode(value: Any, declared: type) -> msgspec.Raw:
             _refuse_nan(msgspec.to_builtins(value, enc_hook=_dump_custom))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise HandlerError(
-            f"a {declared.__qualname__} cannot be sent as it is: {error}. Give its fields values of the types they "
+            f"a {declared.__qualname__} cannot be sent as it is: {as_sentence(error)} "
+            "Give its fields values of the types they "
             "declare."
         ) from error
     return msgspec.Raw(data)
@@ -249,7 +251,7 @@ def check_record(role: str, declared: Any) -> type:
         shape = shapes.type_info(declared)
     except (NameError, TypeError) as error:
         raise DeclarationError(
-            f"{role} is {declared.__qualname__}, whose fields cannot be read: {error}. "
+            f"{role} is {declared.__qualname__}, whose fields cannot be read: {as_sentence(error)} "
             "Define the types its annotations name at the top level of a module, before it."
         ) from error
     for path, each in _walk(shape, declared.__qualname__, set()):
@@ -280,7 +282,8 @@ def _check_custom(role: str, declared: type, inner: type, path: str, custom: Cus
         custom.check(inner)
     except TypeError as error:
         raise DeclarationError(
-            f"{role} is {declared.__qualname__}, and {path} cannot be written as JSON and read back: {error}."
+            f"{role} is {declared.__qualname__}, and {path} cannot be written as JSON and read back: "
+            f"{as_sentence(error)}"
         ) from error
 
 
@@ -308,7 +311,8 @@ def check_state(role: str, declared: Any) -> type:
         encode(checked(), checked)
     except Exception as error:
         raise DeclarationError(
-            f"{role} is {checked.__qualname__}, and {checked.__qualname__}() raises {type(error).__name__}: {error}. "
+            f"{role} is {checked.__qualname__}, and {checked.__qualname__}() raises {type(error).__name__}: "
+            f"{as_sentence(error)} "
             "Give every field of a state a default of its own type: a flow begins with an empty one."
         ) from error
     return checked

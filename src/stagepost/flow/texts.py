@@ -23,5 +23,14 @@ def lines(text: str) -> str:
     return "".join(each if each.isprintable() or each in LAYOUT else _escaped(each) for each in text)
 
 
+def as_sentence(text: object) -> str:
+    """Return a text, such as an error, with a full stop, so that another sentence can follow.
+
+    A text that ends a sentence itself gets none.
+    """
+    sentence = str(text).rstrip()
+    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()

@@ -21,6 +21,7 @@ import msgspec
 
 from stagepost.flow.clock import SECOND
 from stagepost.flow.errors import DeclarationError, StagepostError
+from stagepost.flow.texts import as_sentence
 from stagepost.ports.archives import ArchiveKind, Manifest
 
 FORMAT = 1
@@ -97,7 +98,8 @@ class ArchiveFolder:
                     cls._identify(path, store, mint)
         except OSError as error:
             raise DeclarationError(
-                f"the archive {path} cannot be made: {error.strerror}. Change its permissions, or name another folder."
+                f"the archive {path} cannot be made: {as_sentence(error.strerror)} "
+                "Change its permissions, or name another folder."
             ) from error
         return cls.find(path, store)
 
@@ -180,7 +182,9 @@ class ArchiveFolder:
                 if file.stat().st_size != sealed.size or (is_thorough and digest_of(file) != sealed.sha256):
                     raise ArchiveUnusable(f"the file {file} was changed after it was archived. {remedy}")
         except (OSError, msgspec.DecodeError) as error:
-            raise ArchiveUnusable(f"the part {folder} of the archive cannot be read: {error}. {remedy}") from error
+            raise ArchiveUnusable(
+                f"the part {folder} of the archive cannot be read: {as_sentence(error)} {remedy}"
+            ) from error
         return [folder / name for name in sorted(seal.files) if name.endswith(".parquet")]
 
     def discard(self, folder: Path) -> None:
@@ -205,7 +209,8 @@ def _identity_of(path: Path) -> Identity:
         identity = msgspec.json.decode((path / IDENTITY).read_bytes(), type=Identity)
     except (OSError, msgspec.DecodeError) as error:
         raise DeclarationError(
-            f"{path} is no archive of Stagepost: {IDENTITY} cannot be read: {error}. Name the archive's folder with "
+            f"{path} is no archive of Stagepost: {IDENTITY} cannot be read: {as_sentence(error)} "
+            "Name the archive's folder with "
             "--archive, STAGEPOST_ARCHIVE, or archive in stagepost.toml."
         ) from error
     if identity.format != FORMAT:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stagepost.flow.clock import to_microseconds
+from stagepost.flow.texts import as_sentence
 from stagepost.pipeline.archive_folder import ArchiveFolder, ArchiveUnusable
 from stagepost.ports.archives import Archives, Manifest, NumberedLine
 from stagepost.ports.journal import Waypoint
@@ -115,7 +116,8 @@ def _lines(files: Sequence[Path], column: str, *values: str) -> Iterator[Numbere
                         yield from map(_line, rows.filter(pc.is_in(rows[column], wanted)).to_pylist())
         except (OSError, pa.ArrowException) as error:
             raise ArchiveUnusable(
-                f"the file {path} of the archive cannot be read: {error}. Restore it from a backup of the archive."
+                f"the file {path} of the archive cannot be read: {as_sentence(error)} "
+                "Restore it from a backup of the archive."
             ) from error
 
 

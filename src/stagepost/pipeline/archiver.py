@@ -16,6 +16,7 @@ from typing import Protocol
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import StagepostError
 from stagepost.flow.ids import IdSource
+from stagepost.flow.texts import as_sentence
 from stagepost.pipeline.archive_folder import ArchiveConflict, ArchiveFolder, Content
 from stagepost.pipeline.archived_letters import read_content, write_letters
 from stagepost.ports.archives import ArchiveKind, Manifest
@@ -262,7 +263,9 @@ class Archiver:
             if not any(each.folder == folder.name for each in self._archives.manifests()):
                 self._folder.discard(folder)
             if isinstance(error, OSError):
-                raise ArchiveFailed(f"{folder} could not be written: {error}. Nothing was deleted.") from error
+                raise ArchiveFailed(
+                    f"{folder} could not be written: {as_sentence(error)} Nothing was deleted."
+                ) from error
             raise
 
     def _check(self, folder: Path, written: Content, found: Content) -> None:

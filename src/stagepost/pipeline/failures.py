@@ -8,6 +8,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from stagepost.flow.errors import StoreUnavailable
+from stagepost.flow.texts import as_sentence
 
 # PySpark does not turn every failure of a Java task into an exception of its own. Calls to a Java process that has died
 # raise errors of the network.
@@ -24,7 +25,8 @@ UNREACHABLE = (
 _FRAME = re.compile(r"\s+(at |\.\.\. \d+ |File \"|\^|~)|Driver stacktrace|Traceback ")
 _CALLING = re.compile(r"^An error occurred while calling \S+$")
 _CLASS = re.compile(r"(: |^)(?:Caused by: )?(?:[a-z][\w$]*\.)+[A-Z]\w*(?:Exception|Error)?: ")
-_UNAVAILABLE = re.compile(rf"\b{StoreUnavailable.__name__}: ")
+# The error of a SQLite file begins with its path. No executor connects to it.
+_UNAVAILABLE = re.compile(rf"\b{StoreUnavailable.__name__}: (?!/)")
 _STATE = re.compile(r"\s*SQLSTATE: \w+")
 
 
@@ -41,7 +43,7 @@ def describe_error(error: Exception) -> str:
     first, *causes = (plain(" ".join(part)) for part in parts)
     # A call that got no answer has no other text than its own name.
     text = f"{first} ({causes[-1]})" if causes and causes[-1] not in first else first or JAVA_ENDED
-    return f"{text.rstrip('.')}. {UNREACHABLE}" if _UNAVAILABLE.search(str(error)) else text
+    return f"{as_sentence(text)} {UNREACHABLE}" if _UNAVAILABLE.search(str(error)) else text
 
 
 def is_cancelled(error: Exception) -> bool:

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stagepost.flow.errors import DeclarationError
+from stagepost.flow.texts import as_sentence
 from stagepost.pipeline.csv_records import QUOTE, cells, cut
 
 FileFormat = Literal["csv", "json", "parquet"]
@@ -224,7 +225,9 @@ def _names(file: str, text: bytes, separator: str) -> list[str]:
     try:
         names = cells(text.decode(), separator)
     except UnicodeDecodeError as error:
-        raise DeclarationError(f"{file}: its first line is not UTF-8: {error}. Convert the file to UTF-8.") from error
+        raise DeclarationError(
+            f"{file}: its first line is not UTF-8: {as_sentence(error)} Convert the file to UTF-8."
+        ) from error
     twice = repeated_names(names)
     if twice or not any(names):
         problem = f"it names {listed(twice)}" if twice else "it has no name"

@@ -19,6 +19,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from stagepost.flow.errors import DeclarationError
+from stagepost.flow.texts import as_sentence
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.java import provide_java
 from stagepost.pipeline.java_errors import JavaErrors
@@ -111,7 +112,7 @@ def spark_session(
             each.drop()
         master = options.master or "of its settings"
         raise DeclarationError(
-            f"Spark cannot start with the master {master}: {reason}. Look at the address of the master,"
+            f"Spark cannot start with the master {master}: {as_sentence(reason)} Look at the address of the master,"
             " at whether it runs, and at the settings of --conf."
         ) from error
     finally:
@@ -299,7 +300,7 @@ def _reason(error: Exception) -> str:
     """Return why Spark did not start, without the stack traces of a stopped context."""
     text = describe_error(error).rstrip(".")
     if "JAVA_GATEWAY_EXITED" in text and _java_errors:
-        return _java_errors[-1].reason().rstrip(".") or text
+        return _java_errors[-1].reason() or text
     return "the master does not answer, or has ended the application" if "stopped SparkContext" in text else text
 
 

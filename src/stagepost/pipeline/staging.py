@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.errors import DeclarationError
+from stagepost.flow.texts import as_sentence
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import escaped, is_remote, listed, repeated_names
 from stagepost.pipeline.session import is_local
@@ -68,7 +69,8 @@ def _completed(spark: SparkSession, place: str) -> str:
         return f"{scheme}://{found.getAuthority() or ''}{found.getPath()}"
     except SPARK_ERRORS as error:
         raise DeclarationError(
-            f"the rows cannot be staged at {place}: {describe_error(error)}. Name a folder with its whole address: "
+            f"the rows cannot be staged at {place}: {as_sentence(describe_error(error))} "
+            "Name a folder with its whole address: "
             "staging='hdfs://HOST:PORT/tmp' or the like."
         ) from error
 

@@ -12,6 +12,7 @@ from pyspark import SparkFiles, TaskContext
 from stagepost.app.app import engine_of
 from stagepost.app.loading import load_app
 from stagepost.flow.errors import DeclarationError
+from stagepost.flow.texts import as_sentence
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.settings import Place
 
@@ -61,7 +62,7 @@ def shipped() -> list[str]:
 
 def _cannot_import(app: str, cause: ImportError, files: list[str]) -> str:
     module = app.partition(":")[0]
-    problem = f"the executor on {socket.gethostname()} cannot import the app {app}: {cause}."
+    problem = f"the executor on {socket.gethostname()} cannot import the app {app}: {as_sentence(cause)}"
     if files:
         return (
             f"{problem} It got {', '.join(files)}, which lacks that module. A zip must hold {module.partition('.')[0]} "

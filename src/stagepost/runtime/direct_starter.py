@@ -19,6 +19,7 @@ from stagepost.flow.errors import (
 )
 from stagepost.flow.ids import node_name
 from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.flow.texts import as_sentence
 from stagepost.ports.broker import AtomicConnection, Broker, BrokerConnection, PublishResult
 from stagepost.ports.session import Session
 from stagepost.runtime.pool import Pool
@@ -102,7 +103,8 @@ class DirectStarter:
             self._drop()
             raise CommittedButMaybeNotSent(
                 f"the database has committed, and the broker did not confirm {len(missing)} of {len(sends)} messages: "
-                f"{reason}. They may have been sent. Take back what was committed for them, or start them again with "
+                f"{as_sentence(reason)} "
+                "They may have been sent. Take back what was committed for them, or start them again with "
                 "the same ids.",
                 missing,
             )

@@ -10,6 +10,7 @@ from stagepost.flow.clock import Clock
 from stagepost.flow.errors import CommitUnknown, NothingSent, OutcomeUnknown, StoreError, StoreUnavailable
 from stagepost.flow.ids import node_name
 from stagepost.flow.initiation import Acceptance, Initiation, Verdict
+from stagepost.flow.texts import as_sentence
 from stagepost.ports.session import JoinedSession, Session
 from stagepost.ports.store import Store
 from stagepost.runtime.callers_sessions import CallersSession
@@ -182,7 +183,7 @@ def as_initiation_errors(acceptances: Sequence[Acceptance] = ()) -> Iterator[Non
         yield
     except CommitUnknown as error:
         raise OutcomeUnknown(
-            f"{error}. It may have started. Try again with the same ids: no flow starts twice.", ids
+            f"{as_sentence(error)} It may have started. Try again with the same ids: no flow starts twice.", ids
         ) from error
     except StoreError as error:
         raise NothingSent(f"nothing was started: {error}", ids) from error

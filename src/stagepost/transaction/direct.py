@@ -21,6 +21,7 @@ from stagepost.flow.clock import Clock
 from stagepost.flow.errors import BrokerConnectionLost, BrokerRefused, CommitUnknown, LeaseLost, StoreError
 from stagepost.flow.initiation import Acceptance, Verdict
 from stagepost.flow.produced import Produced
+from stagepost.flow.texts import as_sentence
 from stagepost.ports.broker import AtomicConnection, BrokerConnection, Publication, PublishResult, is_topic
 from stagepost.ports.inbox import Handled
 from stagepost.ports.journal import Waypoint
@@ -169,7 +170,9 @@ class DirectCommit(QueueCommit):
         """Drop the connection, so that the broker delivers the message again. Returns the error to raise."""
         self.is_abandoned = True
         self.connection.close()
-        return BrokerConnectionLost(f"{reason}. The broker delivers {self.arrival.envelope.message_id} again.")
+        return BrokerConnectionLost(
+            f"{as_sentence(reason)} The broker delivers {self.arrival.envelope.message_id} again."
+        )
 
     def _places(self, produced: Produced) -> list[str]:
         return self.routing.places(self.session, [each for each, _ in produced.sends])

@@ -16,6 +16,7 @@ from stagepost.broker.activemq.messages import destination_of, says_denied, says
 from stagepost.broker.activemq.session import StompSession
 from stagepost.broker.activemq.subscriptions import ANSWER_SECONDS
 from stagepost.flow.errors import AddressTaken, BrokerConnectionLost, BrokerDenied, BrokerRefused
+from stagepost.flow.texts import as_sentence
 from stagepost.ports.broker import mark_address
 
 # The headers of a mark: the store's uuid, and the mark's own.
@@ -103,7 +104,8 @@ class Marks:
         if error is not None:
             kind = BrokerDenied if says_denied(error) else BrokerRefused
             raise kind(
-                f"{self._session().place} refused the mark of the store at {address}: {error}. Give the broker room, "
+                f"{self._session().place} refused the mark of the store at {address}: {as_sentence(error)} "
+                "Give the broker room, "
                 "and the user of the broker URL the right to write."
             )
         return mark
@@ -137,7 +139,8 @@ class Marks:
                 session.lose(f"the broker has no room to show {headers['destination']}: {error}")
                 session.check()
             raise BrokerDenied(
-                f"{session.place} refused to show {headers['destination']}: {error}. Give the user of the broker URL "
+                f"{session.place} refused to show {headers['destination']}: {as_sentence(error)} "
+                "Give the user of the broker URL "
                 "rights to read and to create it."
             )
         return inbox

@@ -18,7 +18,7 @@ from stagepost.broker.activemq.frames import HEARTBEAT, Frame, MalformedFrame, e
 from stagepost.broker.activemq.parser import FrameParser
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import BrokerConnectionLost
-from stagepost.flow.texts import one_line, shortened
+from stagepost.flow.texts import as_sentence, one_line, shortened
 
 CHUNK: Final = 65_536
 # One turn reads no more than this, so that a fast broker does not keep the lock.
@@ -176,7 +176,9 @@ class StompSession:
     def check(self) -> None:
         """Raise ``BrokerConnectionLost`` if the connection is lost."""
         if self._lost is not None:
-            raise BrokerConnectionLost(f"the connection to {self.place} is lost: {self._lost}. Connect again.")
+            raise BrokerConnectionLost(
+                f"the connection to {self.place} is lost: {as_sentence(self._lost)} Connect again."
+            )
 
     def lose(self, reason: str, *, is_ours_to_blame: bool = False) -> None:
         with self._lock:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stagepost.broker.memory.queue import BODY_BYTES_MAX as BODY_MAX
 from stagepost.broker.memory.queue import Stored
 from stagepost.flow.errors import BrokerConnectionLost, BrokerMismatch, BrokerRefused
+from stagepost.flow.texts import as_sentence
 from stagepost.ports.broker import BrokerFeatures, Delivery, Publication, PublishResult
 
 if TYPE_CHECKING:
@@ -196,7 +197,9 @@ class MemoryConnection:
 
     def _check(self) -> None:
         if self._lost is not None:
-            raise BrokerConnectionLost(f"the connection to the broker {self._broker.url} is lost: {self._lost}.")
+            raise BrokerConnectionLost(
+                f"the connection to the broker {self._broker.url} is lost: {as_sentence(self._lost)}"
+            )
 
     def _numbers_of(self, deliveries: Sequence[Delivery]) -> set[int]:
         """Return the numbers of those deliveries that are not settled yet."""

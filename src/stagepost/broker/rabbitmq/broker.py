@@ -20,6 +20,7 @@ from stagepost.broker.sockets import open_socket, tls_context
 from stagepost.broker.url import BrokerUrl, Host, seconds_of
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import BrokerDenied, BrokerUnavailable
+from stagepost.flow.texts import as_sentence
 from stagepost.ports.broker import BrokerFeatures
 
 # The replies by which a broker refuses the credentials or the virtual host.
@@ -71,7 +72,7 @@ def rabbit_broker(
             if error.reply_code in DENYING:
                 raise BrokerDenied(
                     f"the broker at {host} refuses the user {url.user or 'guest'!r} or the virtual host "
-                    f"{url.path or '/'!r}: {reason_of(error)}. Correct the broker URL, or grant the rights."
+                    f"{url.path or '/'!r}: {as_sentence(reason_of(error))} Correct the broker URL, or grant the rights."
                 ) from error
             raise BrokerUnavailable(reason_of(error)) from error
         except OSError as error:

@@ -16,6 +16,7 @@ from stagepost.broker.rabbitmq.messages import id_and_headers_of, is_probe
 from stagepost.broker.rabbitmq.publisher import Publisher
 from stagepost.broker.rabbitmq.topology import Topology
 from stagepost.flow.errors import BrokerDenied, BrokerMismatch
+from stagepost.flow.texts import as_sentence
 from stagepost.ports.broker import BrokerFeatures, Delivery, EdgeAddresses, Publication, PublishResult
 from stagepost.ports.findings import Finding
 
@@ -86,7 +87,8 @@ class RabbitConnection:
                         self._link.lose(f"it does not let this user consume from {address}")
                         raise BrokerDenied(
                             f"the broker at {self._link.name} does not let this user consume from {address}: "
-                            f"{error.reply_text}. Grant the right to read it, or end its exclusive consumer."
+                            f"{as_sentence(error.reply_text)} "
+                            "Grant the right to read it, or end its exclusive consumer."
                         ) from error
 
     def receive(self, seconds: float) -> list[Delivery]:

@@ -16,6 +16,7 @@ from stagepost.broker.rabbitmq.frames import Arrival, FrameHandler
 from stagepost.broker.rabbitmq.transport import Transport
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import BrokerConnectionLost
+from stagepost.flow.texts import as_sentence
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +212,7 @@ class Link:
             self._heart.join()
 
     def _loss(self) -> BrokerConnectionLost:
-        return BrokerConnectionLost(f"the connection to the broker at {self.name} is lost: {self._lost}.")
+        return BrokerConnectionLost(f"the connection to the broker at {self.name} is lost: {as_sentence(self._lost)}")
 
     def _keep_alive(self) -> None:
         while not self._ended.wait(self.amqp.heartbeat / 4 if self.amqp.heartbeat else None):

@@ -13,6 +13,7 @@ from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionF
 from stagepost.broker.rabbitmq.link import ANSWER_SECONDS, AmqpConnection, Link
 from stagepost.broker.rabbitmq.messages import PERSISTENT, PROBE_HEADER, is_probe, is_short
 from stagepost.flow.errors import AddressTaken, BrokerDenied, BrokerMismatch
+from stagepost.flow.texts import as_sentence
 from stagepost.ports.broker import is_topic, mark_address, refused_address, topic_of
 
 # RabbitMQ 3.10 loses the confirmed messages of a younger quorum queue when it is killed.
@@ -161,7 +162,8 @@ class Topology:
             yield
         except (AccessRefused, ResourceLocked) as error:
             raise BrokerDenied(
-                f"the broker at {self._link.name} does not allow to use {address}: {error.reply_text}. Grant the user "
+                f"the broker at {self._link.name} does not allow to use {address}: {as_sentence(error.reply_text)} "
+                "Grant the user "
                 "the rights to configure, write and read it, or end the client that has it alone."
             ) from error
 
@@ -189,7 +191,8 @@ class Topology:
         if found:
             reason = f"its {found['name']} is {found['theirs']}, and must be {found['ours']}"
         raise BrokerMismatch(
-            f"the queue {name} exists at the broker {self._link.name}, and cannot be used: {reason}. Delete the queue "
+            f"the queue {name} exists at the broker {self._link.name}, and cannot be used: {as_sentence(reason)} "
+            "Delete the queue "
             "when it is empty, or take another name."
         ) from error
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.errors import StagepostError
+from stagepost.flow.texts import as_sentence
 from stagepost.pipeline.transforms.state import FACT_COUNTS, FACTS, FLOWS, MESSAGE_COUNTS, MESSAGES
 from stagepost.ports.findings import counted
 from stagepost.ports.journal import Position
@@ -77,7 +78,8 @@ class AuditState:
             summary = msgspec.json.decode((folder / FILE).read_bytes(), type=Summary)
         except (OSError, msgspec.DecodeError) as error:
             raise AuditStateUnusable(
-                f"the state {folder}, from which this audit would continue, cannot be read: {error}. Restore the "
+                f"the state {folder}, from which this audit would continue, cannot be read: {as_sentence(error)} "
+                "Restore the "
                 "folder, or name another one with --state, which begins with a full audit."
             ) from error
         position = Position.read(summary.until)

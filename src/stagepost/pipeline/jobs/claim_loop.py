@@ -19,9 +19,11 @@ from stagepost.app.logs import configure
 from stagepost.flow.clock import SECOND, Clock
 from stagepost.flow.errors import DeclarationError, StagepostError, StoreUnavailable
 from stagepost.flow.ids import node_name
+from stagepost.flow.texts import as_sentence
 from stagepost.flow.urls import shown_url
 from stagepost.pipeline.task_plan import TaskPlan
 from stagepost.ports.queue import Pending
+from stagepost.ports.registry import driver_of
 from stagepost.runtime.assembly import attempt_runner
 from stagepost.runtime.engine import Engine
 from stagepost.runtime.housekeeper import Housekeeper
@@ -95,8 +97,12 @@ def run_claim_loop(plan: ProcessingPlan, numbers: Iterable[int]) -> Iterator[Loo
 
 
 def _unreachable(plan: ProcessingPlan, error: StoreUnavailable) -> str:
+    if "shared" not in driver_of(plan.place.database).capabilities:
+        # It is a file of this machine, so the advice on connections would mislead.
+        return str(error)
     return (
-        f"the executor on {socket.gethostname()} cannot reach the database, and the driver can: {error}. Each executor "
+        f"the executor on {socket.gethostname()} cannot reach the database, and the driver can: {as_sentence(error)} "
+        "Each executor "
         f"connects to {shown_url(plan.place.database)} by itself. Name a host that all executors can reach, let its "
         "firewall and pg_hba.conf admit them, and put password and service files on each of their machines."
     )

@@ -38,6 +38,7 @@ from stagepost.flow.errors import DeclarationError, StagepostError
 from stagepost.flow.ids import node_name
 from stagepost.flow.initiation import Acceptance, Verdict, acceptance_of_encoded, check_reply
 from stagepost.flow.target import Target
+from stagepost.flow.texts import as_sentence
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import FileFormat, chosen_separator, columns_shown, listed, local_names, unique_files
 from stagepost.pipeline.jobs.checking import CheckedRecord, Checker, ReadSettings, values_of
@@ -173,7 +174,8 @@ def initiate(
                     ordered.mapInArrow(partial(_write_batches, plan, start), WRITTEN).collect()
             except SPARK_ERRORS as error:
                 raise InitiationFailed(
-                    f"Spark did not start all flows: {describe_error(error)}. The flows started so far are accepted; "
+                    f"Spark did not start all flows: {as_sentence(describe_error(error))} "
+                    "The flows started so far are accepted; "
                     "run the same command again for the rest."
                 ) from error
             with committing(session):
@@ -188,7 +190,8 @@ def type_of_rows(target: Target[Any, Any], name: str | None) -> type:
         problem = "the type of the rows is not named" if name is None else f"{name!r} is none of them"
         raise DeclarationError(
             f"{target.address} takes messages of the types {listed([each.__name__ for each in target.message_types])}; "
-            f"{problem}. Name one of them by --type, by message_type= in Python, or by the sink's option messageType."
+            f"{as_sentence(problem)} "
+            "Name one of them by --type, by message_type= in Python, or by the sink's option messageType."
         )
     return found
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from stagepost.flow.errors import DeclarationError, StagepostError
+from stagepost.flow.texts import as_sentence
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.files import is_remote, unique_files
 from stagepost.pipeline.frames import run_of_batch
@@ -77,7 +78,8 @@ def initiate_files(
         if failures:
             raise failures[0] from error
         raise InitiationFailed(
-            f"the stream of {folder} ended: {describe_error(error)}. Run the same command again, which continues."
+            f"the stream of {folder} ended: {as_sentence(describe_error(error))} "
+            "Run the same command again, which continues."
         ) from error
 
 

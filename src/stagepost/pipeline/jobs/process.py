@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from stagepost.flow.errors import StagepostError, StoreError, StoreUnavailable
 from stagepost.flow.ids import node_name
+from stagepost.flow.texts import as_sentence
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error, is_cancelled
 from stagepost.pipeline.jobs.claim_loop import ProcessingPlan
 from stagepost.pipeline.jobs.rounds import WAIT_SECONDS, Round, SparkLoops
@@ -289,7 +290,7 @@ class Driver:
 
 
 def _ended(error: Exception) -> ProcessingFailed:
-    return ProcessingFailed(f"{describe_error(error)}. The next job continues with the rest")
+    return ProcessingFailed(f"{as_sentence(describe_error(error))} The next job continues with the rest")
 
 
 def warn_of_direct_stages(engine: Engine) -> None:

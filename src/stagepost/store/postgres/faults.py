@@ -12,6 +12,7 @@ from stagepost.flow.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from stagepost.flow.texts import as_sentence
 
 # By SQLSTATE; appendix A of PostgreSQL's manual.
 SERIALIZATION_FAILURE = "40001"
@@ -93,11 +94,11 @@ def _translated(code: str | None, message: str, place: str, *, is_away: bool, is
         return StoreContention(text)
     if is_away or (code is not None and code[:2] in UNAVAILABLE_CLASSES):
         kind = StoreExhausted if code in EXHAUSTED else StoreUnavailable
-        return kind(f"{text}. {REMEDIES.get(code or _refusal(text), '')}".rstrip())
+        return kind(f"{as_sentence(text)} {REMEDIES.get(code or _refusal(text), '')}".rstrip())
     if is_refused:
         return StoreRefused(text)
     if code in MISSING:
-        return SchemaMismatch(f"{text}. Run: stagepost migrate")
+        return SchemaMismatch(f"{as_sentence(text)} Run: stagepost migrate")
     return StoreError(text)
 
 

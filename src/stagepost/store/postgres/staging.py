@@ -7,6 +7,7 @@ from typing import Any
 from psycopg.errors import LockNotAvailable
 
 from stagepost.flow.errors import StoreContention
+from stagepost.flow.texts import as_sentence
 from stagepost.store.postgres.key_waits import WAIT_AS_BEFORE, WAIT_FOR_KEYS
 from stagepost.store.postgres.wire import Wire
 from stagepost.store.sql.staging import SqlStaging
@@ -26,7 +27,8 @@ class PostgresStaging(SqlStaging):
         except StoreContention as error:
             if isinstance(error.__cause__, LockNotAvailable):
                 raise StoreContention(
-                    f"{error}. Another open transaction has started flows to {parameters['scope']} with ids of this "
+                    f"{as_sentence(error)} "
+                    f"Another open transaction has started flows to {parameters['scope']} with ids of this "
                     "batch, and neither commits nor rolls back. End it (stagepost doctor lists the open transactions), "
                     "then run the batch again."
                 ) from error

@@ -10,6 +10,7 @@ from psycopg.errors import LockNotAvailable
 
 from stagepost.flow.errors import StoreContention
 from stagepost.flow.initiation import Acceptance, Verdict
+from stagepost.flow.texts import as_sentence
 from stagepost.store.postgres.decisions import PostgresDecisions
 from stagepost.store.postgres.inbox import PostgresBusinessKeys, PostgresInbox
 from stagepost.store.postgres.key_waits import WAIT_A_MOMENT_FOR_KEYS, WAIT_AS_BEFORE, WAIT_FOR_KEYS
@@ -139,6 +140,7 @@ def _held_elsewhere(wanted: Sequence[Acceptance], error: StoreContention) -> Sto
     ids = ", ".join(f"{each.key} (flow {each.outgoing.envelope.flow_id!r})" for each in wanted[:NAMED_MAX])
     more = f" or one of {len(wanted) - NAMED_MAX} more" if len(wanted) > NAMED_MAX else ""
     return StoreContention(
-        f"{error}. Another open transaction has started {ids}{more}, and neither commits nor rolls back. End it "
+        f"{as_sentence(error)} "
+        f"Another open transaction has started {ids}{more}, and neither commits nor rolls back. End it "
         "(stagepost doctor lists the open transactions), then try again with the same ids."
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from stagepost.flow.errors import StoreUnavailable
+from stagepost.flow.texts import as_sentence
 
 MOUNTS = Path("/proc/self/mountinfo")
 PROCESSES = Path("/proc")
@@ -20,6 +21,9 @@ NETWORK = {
     "ocfs2", "orangefs", "smb3", "smbfs", "sshfs", "vboxsf",
 }  # fmt: skip
 MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
+
+# SQLite lengthens its files by as much as this.
+ROOM_BYTES = 64 * 1024
 
 FileSystemKind = Literal["local", "network", "memory", "unknown"]
 
@@ -128,6 +132,15 @@ def _described(process: Path) -> LockHolder:
     return LockHolder(int(process.name), name, status[:1] in {"T", "t"})
 
 
+def is_full(folder: Path) -> bool:
+    """Return whether the folder's disk has no room for SQLite's smallest files, or for another file at all."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < ROOM_BYTES or (found.f_files > 0 and found.f_favail == 0)
+
+
 def share(made: Path, database: Path) -> None:
     """Give a file beside the database the owner and rights of the database, as SQLite does with its log."""
     if not database.exists():
@@ -145,6 +158,7 @@ def share(made: Path, database: Path) -> None:
 def refused(path: Path, error: OSError) -> StoreUnavailable:
     """Return the error for a file of another user, with its remedy."""
     return StoreUnavailable(
-        f"{path}: {error.strerror}. Run all processes that use the database as one user, or give them the rights to "
+        f"{path}: {as_sentence(error.strerror)} "
+        "Run all processes that use the database as one user, or give them the rights to "
         "this file that they have to the database."
     )

@@ -22,6 +22,7 @@ import msgspec
 from stagepost.flow.claim import Claim
 from stagepost.flow.clock import Clock
 from stagepost.flow.errors import StoreUnavailable
+from stagepost.flow.texts import as_sentence
 from stagepost.ports.liveness import IncarnationRecord, Registration, Running, RunState
 
 SUFFIX = ".lock"
@@ -198,7 +199,8 @@ def _probe(path: Path) -> IncarnationRecord | None:
         return None
     except OSError as error:
         raise StoreUnavailable(
-            f"{path}: {error.strerror}. Whether its process lives cannot be seen. Run all processes of an app as "
+            f"{path}: {as_sentence(error.strerror)} "
+            "Whether its process lives cannot be seen. Run all processes of an app as "
             "one user, or give them the rights to this file that they have to the database."
         ) from error
     try:
