@@ -24,7 +24,11 @@ class Process:
         self.log = log
         self._process = process
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: signal.Signals, *, is_for_group: bool = False) -> None:
+        """Signal it, or all processes of the group that it leads, as a terminal does at Ctrl-C."""
+        if is_for_group:
+            os.killpg(self.pid, number)
+            return
         self._process.send_signal(number)
 
     def kill(self) -> None:

@@ -121,8 +121,15 @@ class Commands:
         err = out.with_suffix(".err")
         variables = {**bare_environment(), "PYTHONPATH": self.path, **self._processes.environment, **environment}
         with out.open("wb") as to, err.open("wb") as errors:
+            # A shell too gives each command a process group of its own.
             process = subprocess.Popen(
-                words, cwd=folder or self._folder, env=variables, stdin=subprocess.DEVNULL, stdout=to, stderr=errors
+                words,
+                cwd=folder or self._folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=to,
+                stderr=errors,
+                start_new_session=True,
             )
         self._started.append(Command(process, err))
         return self._started[-1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -60,6 +62,14 @@ class Job:
 
     def has_java(self) -> bool:
         return bool(self._commands.pids(JAVA))
+
+    def groups_of_java(self) -> set[int]:
+        found = set()
+        for pid in self._commands.pids(JAVA):
+            # Spark's launcher is a Java process that ends soon.
+            with suppress(ProcessLookupError):
+                found.add(os.getpgid(pid))
+        return found
 
     def has_tasks(self) -> bool:
         return bool(self._commands.pids(PYTHON_OF_SPARK))
@@ -128,6 +138,29 @@ def test_a_command_that_is_interrupted_leaves_nothing_and_goes_on_when_it_is_run
 def test_sigterm_ends_a_command_as_ctrl_c_does(new_job: Callable[[str], Job], cli: Cli, run: Run) -> None:
     job = new_job("initiate")
     job.check(interrupted(job, job.has_written, signal.SIGTERM), signal.SIGTERM)
+    job.go_on(cli, run)
+
+
+@pytest.mark.more
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("name", "moment", "number"),
+    [
+        ("initiate", "has_written", signal.SIGINT),
+        ("initiate", "has_java", signal.SIGTERM),
+        ("audit", "has_tasks", signal.SIGTERM),
+    ],
+)
+def test_signal_to_the_whole_process_group_prints_one_line(
+    new_job: Callable[[str], Job], cli: Cli, run: Run, name: str, moment: str, number: signal.Signals
+) -> None:
+    """A terminal signals the group at Ctrl-C, and so does ``timeout``. The signal must not reach Java."""
+    job = new_job(name)
+    command = job.start()
+    wait_until(lambda: getattr(job, moment)() or not command.is_running(), "it is time to interrupt it")
+    assert command.pid not in job.groups_of_java()
+    command.signal(number, is_for_group=True)
+    job.check(command, number)
     job.go_on(cli, run)
 
 

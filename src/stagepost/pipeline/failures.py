@@ -34,13 +34,13 @@ def describe_error(error: Exception) -> str:
     """Return the error and its innermost cause in one line, without stack traces and Java's class names."""
     if isinstance(error, (Py4JNetworkError, ConnectionError)):
         return JAVA_ENDED
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _is_frame(line)]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not is_frame(line)]
     parts: list[list[str]] = [[]]
     for line in lines:
         if line.startswith("Caused by: "):
             parts.append([])
         parts[-1].append(line.removeprefix(": "))
-    first, *causes = (_plain(" ".join(part)) for part in parts)
+    first, *causes = (plain(" ".join(part)) for part in parts)
     # A call that got no answer has no other text than its own name.
     text = f"{first} ({causes[-1]})" if causes and causes[-1] not in first else first or JAVA_ENDED
     return f"{as_sentence(text)} {UNREACHABLE}" if _UNAVAILABLE.search(str(error)) else text
@@ -56,9 +56,11 @@ def has_lost_checkpoint(error: Exception) -> bool:
     return "[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND]" in str(error)
 
 
-def _is_frame(line: str) -> bool:
+def is_frame(line: str) -> bool:
+    """Return whether a line belongs to a stack trace."""
     return bool(_FRAME.match(line) or _CALLING.match(line) or line.startswith("    "))
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Return the text without Java's class names and SQL states."""
     return _STATE.sub("", _CLASS.sub(r"\1", text)).strip()

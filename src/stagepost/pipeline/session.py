@@ -12,14 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from stagepost.flow.errors import DeclarationError
 from stagepost.flow.texts import as_sentence
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
 from stagepost.pipeline.java import provide_java
+from stagepost.pipeline.java_errors import JavaErrors
 from stagepost.pipeline.spark_options import MASTER, REQUIRED, TIME_ZONE, SparkOptions, is_on
 from stagepost.ports.registry import require
 from stagepost.runtime.settings import Place
@@ -78,6 +81,10 @@ LOCAL_DEFAULTS = {
 }
 
 
+# Those of the Java process that this process has started.
+_java_errors: list[JavaErrors] = []
+
+
 def is_local(master: str) -> bool:
     return master.startswith("local")
 
@@ -94,16 +101,23 @@ def spark_session(
     Under spark-submit, its Java process and its settings are used.
     """
     options = options or SparkOptions()
+    for each in _java_errors:
+        each.hold()
     try:
         session = _build(name, options, is_divided=is_divided, is_brief=is_brief)
         _silence_lost_calls(session)
     except SPARK_ERRORS as error:
+        reason = _reason(error)
+        for each in _java_errors:
+            each.drop()
         master = options.master or "of its settings"
         raise DeclarationError(
-            f"Spark cannot start with the master {master}: {as_sentence(_reason(error))} "
-            "Look at the address of the master,"
+            f"Spark cannot start with the master {master}: {as_sentence(reason)} Look at the address of the master,"
             " at whether it runs, and at the settings of --conf."
         ) from error
+    finally:
+        for each in _java_errors:
+            each.pass_on()
     try:
         yield session
     finally:
@@ -125,6 +139,8 @@ def end_java() -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()
+    while _java_errors:
+        _java_errors.pop().wait()
 
 
 def cancel_jobs(session: SparkSession) -> None:
@@ -283,6 +299,8 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 def _reason(error: Exception) -> str:
     """Return why Spark did not start, without the stack traces of a stopped context."""
     text = describe_error(error).rstrip(".")
+    if "JAVA_GATEWAY_EXITED" in text and _java_errors:
+        return _java_errors[-1].reason() or text
     return "the master does not answer, or has ended the application" if "stopped SparkContext" in text else text
 
 
@@ -311,7 +329,21 @@ def _start_java(options: SparkOptions, *, is_brief: bool) -> None:
     at_start.set(CONSOLE_BAR, OWN[CONSOLE_BAR])
     for name, value in options.settings.items():
         at_start.set(name, value)
-    SparkContext._ensure_initialized(conf=at_start)  # noqa: SLF001
+    if SparkContext._gateway is None:  # noqa: SLF001 - PySpark has no public name for the process
+        SparkContext._ensure_initialized(gateway=_launch(at_start))  # noqa: SLF001
+
+
+def _launch(at_start: SparkConf) -> JavaGateway:
+    """Start Java in a process group of its own. Ctrl-C on a terminal comes to this process alone, which ends Java."""
+    reader, writer = os.pipe()
+    _java_errors.append(JavaErrors(reader))
+    try:
+        gateway: JavaGateway = launch_gateway(  # type: ignore[no-untyped-call]  # PySpark has no types there
+            at_start, {"stderr": writer, "start_new_session": True}
+        )
+        return gateway
+    finally:
+        os.close(writer)
 
 
 def _java_defaults(*, is_brief: bool) -> Iterator[str]:
