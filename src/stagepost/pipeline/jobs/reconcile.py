@@ -21,6 +21,7 @@ from stagepost.flow.errors import StagepostError
 from stagepost.flow.urls import shown_url
 from stagepost.pipeline.archived_journal import ArchivedJournal, archived_journal, read_journal
 from stagepost.pipeline.failures import SPARK_ERRORS, describe_error
+from stagepost.pipeline.report.summary import summary_of
 from stagepost.pipeline.session import job_description, require_one_host
 from stagepost.pipeline.stores import read_table
 from stagepost.pipeline.transforms.deliveries import (
@@ -118,6 +119,18 @@ class ReconcileReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {"clean": self.is_clean, **asdict(self)}
+
+    def __repr__(self) -> str:
+        """Return a summary for a notebook, which would show all fields otherwise."""
+        verdict = (
+            "no message was lost, and none arrived twice" if self.is_clean else "messages were lost, or arrived twice"
+        )
+        return summary_of(
+            self,
+            f"{verdict}, between {' and '.join(each['url'] for each in self.services)}",
+            {name: sum(row[name] for row in self.addresses) for name in ("sent", *VERDICTS)},
+            {name: [row["flow_id"] for row in getattr(self, name)] for name in LISTED},
+        )
 
 
 def reconcile(

@@ -32,6 +32,7 @@ from stagepost.pipeline.jobs.reconcile import (
     proved_from,
     shown,
 )
+from stagepost.pipeline.report.summary import summary_of
 from stagepost.pipeline.session import job_description, require_one_host
 from stagepost.pipeline.stores import read_table
 from stagepost.pipeline.transforms.messages import JOURNAL_COLUMNS
@@ -50,6 +51,7 @@ from stagepost.pipeline.transforms.row_verdicts import (
     stage_events,
 )
 from stagepost.pipeline.tuning import tuned
+from stagepost.ports.findings import counted
 from stagepost.runtime.settings import Place
 
 LISTED = ("lost", "duplicated", "unequal", "unexpected")
@@ -89,6 +91,19 @@ class RowsReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {"clean": self.is_clean, **asdict(self)}
+
+    def __repr__(self) -> str:
+        """Return a summary for a notebook, which would show all fields otherwise."""
+        verdict = "rows and committed messages are the same" if self.is_clean else "rows and committed messages differ"
+        if self.held != 0:
+            held = "unknown" if self.held is None else counted(self.held, "started flow")
+            verdict += f", not in the queue yet: {held}"
+        return summary_of(
+            self,
+            f"{verdict}, {counted(self.rows, 'row')} against the stage {self.stage} of {self.url}",
+            self.counts,
+            {name: [row.get("flow_id") or row["place"] for row in rows] for name, rows in self.findings.items()},
+        )
 
 
 def reconcile_rows(

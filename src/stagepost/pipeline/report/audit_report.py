@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stagepost.pipeline.report.page import frame_of, page_of
+from stagepost.pipeline.report.summary import summary_of
 
 Rows = list[dict[str, Any]]
 
@@ -73,6 +74,18 @@ class AuditReport:
     def as_html(self) -> str:
         """Return the report as one page of HTML that needs no other file."""
         return page_of(self.as_dict())
+
+    def __repr__(self) -> str:
+        """Return a summary for a session of Python, which would show all fields otherwise."""
+        counts = {name: getattr(self, f"{name}_count") for name in ("lost", "doubled", "stuck")}
+        complete = "" if self.is_complete else ", and the audit is not complete"
+        verdict = "no message is lost or doubled" if self.is_clean else "messages are lost or doubled"
+        return summary_of(
+            self,
+            f"{verdict}{complete}, in {self.url}",
+            {**self.flows, **counts},
+            {name: [row["flow_id"] for row in getattr(self, name)] for name in ("lost", "doubled")},
+        )
 
     def _repr_html_(self) -> str:
         """Return the page for a notebook, in a frame of its own."""
