@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -629,6 +630,12 @@ def test_an_error_is_what_it_means_to_stagepost_and_says_where_and_what_to_do(
     assert type(found) is kind
     assert str(found).startswith("the place: it said")
     assert remedy in str(found)
+
+
+def test_a_server_that_does_not_answer_is_told_in_whole_sentences(tmp_path: Path) -> None:
+    """The text of libpq ends with a question mark."""
+    with pytest.raises(StoreUnavailable, match=r"on that socket\?$"):
+        PostgresStore(f"postgresql:///shop?host={tmp_path}").session()
 
 
 def test_a_server_that_became_read_only_is_waited_for(
