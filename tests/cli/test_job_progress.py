@@ -185,7 +185,7 @@ def test_a_command_that_streams_files_shows_its_batches_and_its_own_error(
     monkeypatch.setattr("stagepost.cli.job_progress.progress", lambda *_: shown)
     monkeypatch.setattr("stagepost.cli.initiate_stream.run_job", look_and_fail)
     with pytest.raises(InitiationFailed):
-        follow(None, lambda: nullcontext(Streams(dies=dies)), None, "folder", is_endless=True)
+        follow(None, lambda: nullcontext(Streams(dies=dies)), None, "folder", lambda run: [], is_endless=True)
     (task,) = shown.tasks
     assert task.description == "waiting for files, batch 0, 1 file, 0.5 files/s"
 

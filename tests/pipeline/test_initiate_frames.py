@@ -279,6 +279,21 @@ def test_each_batch_of_a_stream_is_a_run_and_one_that_is_run_again_continues(
 
 
 @pytest.mark.more
+def test_batch_of_a_stream_names_the_first_reason_and_the_command_that_lists_all(
+    cli: Cli, books: Books, inbox: Path, tmp_path: Path
+) -> None:
+    put(inbox, "1.csv", "A,1", "bad,x", "worse,y")
+    words = ("--stream", "--once", "--checkpoint", tmp_path / "checkpoint", "--format", "csv")
+    answer = cli.initiate(inbox, *words, to="shop.order", by="order_id")
+    (run,) = (str(row[0]) for row in books.rows("SELECT id FROM stagepost_run"))
+    count, first, remedy = answer.err.splitlines()
+    assert count == f"run {run}: 3 rows in = 1 started + 0 repeated + 2 quarantined"
+    assert first.startswith(f"  quarantined  {inbox / '1.csv'} record 2: "), first
+    assert "quantity" in first
+    assert remedy == f"  stagepost quarantine list --run {run} lists all of them"
+
+
+@pytest.mark.more
 def test_a_file_of_a_stream_that_cannot_be_read_ends_it_with_the_reason(
     cli: Cli, books: Books, inbox: Path, tmp_path: Path
 ) -> None:

@@ -14,17 +14,16 @@ import click
 
 from stagepost.app.app import engine_of
 from stagepost.cli.exits import BAD_NEWS, UNBALANCED, print_error, readable_errors
-from stagepost.cli.initiate_stream import Total, described, follow
+from stagepost.cli.initiate_stream import Total, described, follow, quarantine_lines
 from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import Tasks, job_progress
 from stagepost.cli.options import app_option, database_option, find_app, json_option
 from stagepost.cli.show import echo, reserve_stdout
 from stagepost.cli.spark import cancel_jobs, load_job, on_spark, run_job, session
 from stagepost.flow.errors import DeclarationError
-from stagepost.flow.texts import one_line
 from stagepost.pipeline.spark_options import SparkOptions
 from stagepost.ports.findings import counted
-from stagepost.ports.runs import RunCounts
+from stagepost.ports.runs import Quarantined, RunCounts
 from stagepost.runtime.access import Access
 
 REASONS_SHOWN = 5
@@ -112,12 +111,25 @@ def initiate(
             job.check_request(plan, files, ids, separator)
             opened = partial(session, f"stagepost initiate {target}", spark_options)
             if is_stream:
+
+                def first_quarantined(run: str) -> list[Quarantined]:
+                    # Spark calls it in a thread of its own, and a session is for one thread.
+                    with closing(engine.access()) as own:
+                        return own.session.runs.quarantined(run, 1)
+
                 total = follow(
-                    streams, opened, plan, folder, checkpoint=str(checkpoint), is_endless=not once, **reading
+                    streams,
+                    opened,
+                    plan,
+                    folder,
+                    first_quarantined,
+                    checkpoint=str(checkpoint),
+                    is_endless=not once,
+                    **reading,
                 )
             else:
                 counts = _initiate_once(job, opened, plan, files, access, reading)
-                reasons = [row._asdict() for row in access.session.runs.quarantined(run_id, REASONS_SHOWN)]
+                reasons = access.session.runs.quarantined(run_id, REASONS_SHOWN)
     if is_stream:
         _report_stream(total, as_json)
     else:
@@ -150,11 +162,14 @@ def _initiate_once(
     raise AssertionError  # a request to stop has ended the command
 
 
-def _report(counts: RunCounts, run_id: str, reasons: list[dict[str, Any]], as_json: bool) -> None:
+def _report(counts: RunCounts, run_id: str, reasons: list[Quarantined], as_json: bool) -> None:
     if as_json:
-        echo(json.dumps({"run_id": run_id, "balanced": counts.is_balanced, **asdict(counts), "examples": reasons}))
+        examples = [row._asdict() for row in reasons]
+        echo(json.dumps({"run_id": run_id, "balanced": counts.is_balanced, **asdict(counts), "examples": examples}))
     else:
-        _print(counts, run_id, reasons)
+        echo(described(counts))
+        for line in quarantine_lines(run_id, reasons) if counts.quarantined else ():
+            echo(line)
     _exit(counts.is_balanced, counts.rows_in, counts.done, counts.quarantined, run_id)
 
 
@@ -176,11 +191,3 @@ def _exit(is_balanced: bool, rows_in: int | None, done: int, quarantined: int, r
         raise click.exceptions.Exit(UNBALANCED)
     if 0 < quarantined == rows_in:
         raise click.exceptions.Exit(BAD_NEWS)
-
-
-def _print(counts: RunCounts, run_id: str, reasons: list[dict[str, Any]]) -> None:
-    echo(described(counts))
-    for row in reasons:
-        echo(f"  quarantined  {one_line(row['file'])} record {row['record']}: {one_line(row['reason'])}")
-    if counts.quarantined:
-        echo(f"  stagepost quarantine list --run {run_id} lists all of them")

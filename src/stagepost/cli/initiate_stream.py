@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,9 @@ from stagepost.cli.interruption import stoppable
 from stagepost.cli.job_progress import job_progress
 from stagepost.cli.show import echo
 from stagepost.cli.spark import cancel_jobs, run_job
-from stagepost.ports.runs import RunCounts
+from stagepost.flow.errors import StoreError
+from stagepost.flow.texts import one_line
+from stagepost.ports.runs import Quarantined, RunCounts
 
 
 @dataclass
@@ -26,7 +29,6 @@ class Total:
     balanced: bool = True
 
     def add(self, run_id: str, counts: RunCounts) -> None:
-        """Add a run, and print its line to standard error."""
         self.runs += 1
         self.last_run_id = run_id
         self.rows_in += counts.rows_in or 0
@@ -34,7 +36,6 @@ class Total:
         self.repeated += counts.repeated
         self.quarantined += counts.quarantined
         self.balanced &= counts.is_balanced
-        echo(f"run {run_id}: {described(counts)}", err=True)
 
 
 def described(counts: RunCounts | Total) -> str:
@@ -44,9 +45,40 @@ def described(counts: RunCounts | Total) -> str:
     )
 
 
-def follow(job: Any, opened: Callable[[], Any], plan: Any, folder: str, *, is_endless: bool, **reading: Any) -> Total:
-    """Run the stream until it ends, or until a signal stops it. Return the sum of its runs."""
+def quarantine_lines(run_id: str, rows: Sequence[Quarantined]) -> Iterator[str]:
+    """Yield a line for each of a run's first quarantined rows, and the command that lists all of them."""
+    for row in rows:
+        yield f"  quarantined  {one_line(row.file)} record {row.record}: {one_line(row.reason)}"
+    yield f"  stagepost quarantine list --run {run_id} lists all of them"
+
+
+def follow(
+    job: Any,
+    opened: Callable[[], Any],
+    plan: Any,
+    folder: str,
+    first_quarantined: Callable[[str], Sequence[Quarantined]],
+    *,
+    is_endless: bool,
+    **reading: Any,
+) -> Total:
+    """Run the stream until it ends, or until a signal stops it. Return the sum of its runs.
+
+    Each run that ended is printed to standard error. ``first_quarantined`` returns the first quarantined rows of a run.
+    """
     total = Total()
+
+    def add(run_id: str, counts: RunCounts) -> None:
+        total.add(run_id, counts)
+        echo(f"run {run_id}: {described(counts)}", err=True)
+        if counts.quarantined:
+            rows: Sequence[Quarantined] = ()
+            # The run has ended, so the stream continues without the reason.
+            with suppress(StoreError):
+                rows = first_quarantined(run_id)
+            for line in quarantine_lines(run_id, rows):
+                echo(line, err=True)
+
     with (
         stoppable() as request,
         opened() as spark,
@@ -60,7 +92,7 @@ def follow(job: Any, opened: Callable[[], Any], plan: Any, folder: str, *, is_en
                 query.stop()
 
         run_job(
-            lambda: job.initiate_files(spark, plan, folder, is_endless=is_endless, on_batch=total.add, **reading),
+            lambda: job.initiate_files(spark, plan, folder, is_endless=is_endless, on_batch=add, **reading),
             request,
             stop,
             shown.look,
