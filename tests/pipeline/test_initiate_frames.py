@@ -332,6 +332,7 @@ def test_a_stream_reads_files_that_were_written_long_before_they_came(cli: Cli, 
         (["--stream", "--checkpoint", "c"], "--stream needs --format"),
         (["--once"], "--once and --checkpoint belong to --stream"),
         (["more", "--stream", "--format", "csv", "--checkpoint", "c"], "--stream takes one folder"),
+        (["--stream", "--format", "csv", "--checkpoint", "/dev/null/c"], "c: it cannot be written: Not a directory."),
     ],
 )
 def test_what_a_stream_lacks_is_said_before_java_starts(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -92,7 +93,23 @@ def check_folder(folders: Sequence[str], checkpoint: str | None) -> str:
     (folder,) = unique_files(folders)
     if not is_remote(folder) and not Path(folder).is_dir():
         raise DeclarationError(f"{folder} is no folder; --stream reads the files that come into a folder")
+    # Spark also takes file:/folder as an address.
+    if ":/" not in checkpoint:
+        _make_checkpoint(Path(checkpoint))
     return folder
+
+
+def _make_checkpoint(folder: Path) -> None:
+    """Make the folder, and write a file there, because Spark would name no reason. Raises ``DeclarationError``."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise DeclarationError(
+            f"--checkpoint {folder}: it cannot be written: {error.strerror}. Change its permissions, or name another "
+            "folder."
+        ) from error
 
 
 def _name(path: str) -> str:
