@@ -45,7 +45,7 @@ def connect(activemq: ActiveMQServer) -> Iterator[Connect]:
     """Opens connections to the broker, or to another place, and closes them at the end."""
     opened: list[AtomicConnection] = []
 
-    def open_one(parameters: str = "heartbeat=1", *, place: str = "", user: str = USER) -> AtomicConnection:
+    def open_one(parameters: str = "heartbeat=10", *, place: str = "", user: str = USER) -> AtomicConnection:
         url = activemq.url(parameters, place=place, user=user)
         connection = broker_driver_of(url).broker(url, SystemClock(), Random(0)).connect(PATIENCE_SECONDS)
         opened.append(cast("AtomicConnection", connection))
@@ -363,7 +363,7 @@ def test_a_frame_beyond_the_brokers_own_limit_hinders_no_other(connect: Connect,
 def test_a_second_broker_on_the_same_data_takes_over(activemq: ActiveMQServer, tmp_path: Path, orders: str) -> None:
     second = ActiveMQServer(tmp_path / "second", data=activemq.data)
     second.launch()
-    url = activemq.url("heartbeat=1", place=f"{activemq.place},{second.place}")
+    url = activemq.url("heartbeat=10", place=f"{activemq.place},{second.place}")
     broker = broker_driver_of(url).broker(url, SystemClock(), Random(0))
     try:
         connection = cast("AtomicConnection", broker.connect(PATIENCE_SECONDS))
