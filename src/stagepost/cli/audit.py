@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from stagepost.app.endpoints import check_address
-from stagepost.cli.archives import archived_journal, check_archive
+from stagepost.cli.archives import archived_journal
 from stagepost.cli.audit_report import print_line, print_report
 from stagepost.cli.audit_series import AuditConflict, AuditSeries
 from stagepost.cli.exits import BAD_NEWS, print_error, readable_errors
@@ -191,7 +191,6 @@ class AuditCommand:
         return BegunAudit(found, series, former)
 
     def _archived(self, session: Session, *, is_full: bool) -> Any:
-        check_archive(self.archive, session)
         return archived_journal(Path(self.archive), session) if self.archive and is_full else None
 
     def run(self, begun: BegunAudit, spark: Any, request: StopRequest, shown: JobProgress) -> Any:

@@ -107,8 +107,8 @@ def _make_checkpoint(folder: Path) -> None:
             pass
     except OSError as error:
         raise DeclarationError(
-            f"--checkpoint {folder}: it cannot be written: {error.strerror}. Change its permissions, or name another "
-            "folder."
+            f"--checkpoint {folder}: it cannot be written: {as_sentence(error.strerror)} "
+            "Change its permissions, or name another folder."
         ) from error
 
 
