@@ -3,8 +3,7 @@
     python -m benchmarks.audit_growth 300000 3000000 --store postgres
 
 Each size has a process of its own. Its memory is the greatest sum, over all its processes, of memory that is shared in
-proportion (PSS). Three planted losses and two planted doubles must be found, so a fast wrong answer is an error. With
-``--dead N`` so many messages are dead besides, so the audit also judges them.
+proportion (PSS). Three planted losses and two planted doubles must be found, so a fast wrong answer is an error.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.audit_growth")
     parser.add_argument("sizes", type=int, nargs="*", default=[100_000, 300_000])
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
-    parser.add_argument("--dead", type=int, default=0, metavar="N")
     parser.add_argument("--in-process", metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     if options.in_process:
@@ -49,7 +47,7 @@ def main(words: list[str]) -> int:
     print(describe())
     found = []
     for size in options.sizes:
-        with filled(options.store, size, dead=options.dead) as journal:
+        with filled(options.store, size) as journal:
             found.append({"rows": journal.rows, **in_own_process(journal.url)})
             print(json.dumps(found[-1]), flush=True)
     first, last = found[0], found[-1]
@@ -88,34 +86,32 @@ class Filled:
 
 
 @contextmanager
-def filled(store: Store, size: int, *, has_faults: bool = True, dead: int = 0) -> Iterator[Filled]:
+def filled(store: Store, size: int, *, has_faults: bool = True) -> Iterator[Filled]:
     """Make a store with a journal of about that size."""
     with TemporaryDirectory(prefix="stagepost-bench-") as folder:
         if store == "sqlite":
             url = f"sqlite:///{Path(folder) / 'journal.db'}"
             driver_of(url).open(url)
-            yield Filled(url, fill(url, size, has_faults=has_faults, dead=dead))
+            yield Filled(url, fill(url, size, has_faults=has_faults))
             return
         from benchmarks.postgres_stage import copy, running_server  # noqa: PLC0415 - needs a server
 
         with running_server() as (server, _):
             url = copy(server, "growth", "template1")
             driver_of(url).open(url)
-            yield Filled(url, fill(url, size, has_faults=has_faults, dead=dead), [server.pid])
+            yield Filled(url, fill(url, size, has_faults=has_faults), [server.pid])
 
 
-def fill(url: str, size: int, *, has_faults: bool, dead: int) -> int:
+def fill(url: str, size: int, *, has_faults: bool) -> int:
     with closing(driver_of(url).open_existing(url, "the benchmark").session()) as session:
         rows = audit_rows.fill_session(session, max(1, size // LINES_PER_FLOW))
-        return rows + audit_rows.record(session, faults(dead) if has_faults else iter(()))
+        return rows + audit_rows.record(session, faults() if has_faults else iter(()))
 
 
-def faults(dead: int) -> Iterator[Waypoint]:
-    for number in range(LOST + DOUBLED + dead):
+def faults() -> Iterator[Waypoint]:
+    for number in range(LOST + DOUBLED):
         names: list[WaypointName] = ["accepted", "received"]
-        if number >= LOST + DOUBLED:
-            names.append("dead")
-        elif number >= LOST:
+        if number >= LOST:
             names += ["committed", "committed"]
         for name in names:
             key = ("worker@host:0", audit_rows.STAGES[0], f"fault-{number}", f"fault:{number}")
