@@ -24,6 +24,7 @@ from stagepost.pipeline import staging
 from stagepost.pipeline.frames import initiate, initiate_stream
 from stagepost.pipeline.java import find_java, quiet_home
 from stagepost.pipeline.jobs.initiate import CHUNK
+from stagepost.pipeline.jobs.initiate_stream import check_folder
 from stagepost.ports.runs import RunCounts
 from stagepost.testing.postgres import ServerUnavailableError
 from tests.pipeline.books import Books
@@ -341,6 +342,12 @@ def test_what_a_stream_lacks_is_said_before_java_starts(
     monkeypatch.setattr("stagepost.cli.initiate.session", lambda *_: pytest.fail("Spark was started"))
     answer = cli.initiate(inbox, *words, to="shop.order", by="order_id")
     assert (answer.code, reason in answer.err) == (2, True), answer.err
+
+
+def test_a_checkpoint_beside_a_remote_folder_is_left_to_spark(tmp_path: Path) -> None:
+    """A path may belong to Spark's default file system there, and this machine may not have it."""
+    assert check_folder(["hdfs://shared/inbox"], str(tmp_path / "c")) == "hdfs://shared/inbox"
+    assert list(tmp_path.iterdir()) == []
 
 
 # A table that is read by JDBC

@@ -32,6 +32,14 @@ def test_the_master_may_be_a_setting_and_the_option_takes_precedence() -> None:
     assert read("spark.master=spark://a:1", master="local[2]").master == "local[2]"
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["yarn", "local", "local[*]", "local[4, 2]", "local-cluster[2,1,1024]", "spark://a:1,b:1", "k8s://https://a"],
+)
+def test_each_master_that_spark_knows_is_taken(text: str) -> None:
+    assert read(master=text).master == text
+
+
 @pytest.mark.parametrize("text", ["nonsense", "host:7077", "spark://", "local[2", "local[zz]"])
 def test_a_text_that_is_no_master_is_refused(text: str) -> None:
     says = r"--master .* is no address of a master\. Name one such as spark://host:7077, yarn, k8s://"

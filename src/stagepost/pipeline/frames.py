@@ -212,7 +212,7 @@ def audit(
         stuck_seconds=stuck_seconds,
         outage_seconds=outage_hours * HOUR_SECONDS,
     )
-    return replace(audit_journal(spark, database, terms=terms, **found.arguments()), held=found.held)
+    return replace(audit_journal(spark, found.url, terms=terms, **found.arguments()), held=found.held)
 
 
 def run_of_batch(batch: DataFrame, number: int) -> str:

@@ -178,9 +178,9 @@ def job_description(session: SparkSession, text: str) -> Iterator[None]:
 def with_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Set the session, which may be the user's own, during the block."""
     before = {name: session.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        session.conf.set(name, value)
     try:
+        for name, value in settings.items():
+            session.conf.set(name, value)
         yield
     finally:
         # If Java has died, the error of the block says so.

@@ -15,7 +15,7 @@ _SECRET = re.compile(r"(?i)secret|password|passwd|token|(?:access|account)[.]?ke
 # These name a secret of Kubernetes, or the file that holds one.
 _NAME_OF_SECRET = re.compile(r"^spark\.kubernetes\.(?:driver|executor)\.secret(?:s|KeyRef)\.|[fF]ile$")
 _SECRET_IN_VALUE = re.compile(r"(?i)(?:secret|password|passwd|token|(?:access|account)[.]?key)\w*=")
-_MASTER = re.compile(r"yarn|local(?:\[(?:\d+|\*)(?:,\d+)?\])?|local-cluster\[.*\]|[a-z][a-z0-9+.-]*://.+")
+_MASTER = re.compile(r"yarn|local(?:\[(?:\d+|\*)(?:\s*,\s*\d+)?\])?|local-cluster\[.*\]|[a-z][a-z0-9+.-]*://.+")
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://")
 MASTER = "spark.master"
 TIME_ZONE = "spark.sql.session.timeZone"

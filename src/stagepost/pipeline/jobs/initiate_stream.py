@@ -91,9 +91,11 @@ def check_folder(folders: Sequence[str], checkpoint: str | None) -> str:
     if checkpoint is None:
         raise DeclarationError("--stream needs --checkpoint FOLDER, where Spark keeps which files are done")
     (folder,) = unique_files(folders)
-    if not is_remote(folder) and not Path(folder).is_dir():
+    if is_remote(folder):
+        return folder
+    if not Path(folder).is_dir():
         raise DeclarationError(f"{folder} is no folder; --stream reads the files that come into a folder")
-    # Spark also takes file:/folder as an address.
+    # Where Spark finds that folder, paths are those of this machine. It also takes file:/folder as an address.
     if ":/" not in checkpoint:
         _make_checkpoint(Path(checkpoint))
     return folder
