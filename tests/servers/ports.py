@@ -7,7 +7,7 @@ import os
 import random
 import socket
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
@@ -38,12 +38,12 @@ def _first_of_the_system() -> int:
 
 
 def _reserve(port: int) -> bool:
-    try:
-        lock = (FOLDER / str(port)).open("w")
+    with suppress(OSError), ExitStack() as refused:
+        lock = refused.enter_context((FOLDER / str(port)).open("w"))
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
-    except OSError:
-        return False
-    _locks.append(lock)
-    return True
+        refused.pop_all()
+        _locks.append(lock)
+        return True
+    return False
